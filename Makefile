@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Pins what the package is built with, too.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help test lint format bench clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+test: .venv/installed ## Run every test, in a .venv made for it.
+	$(BIN)/pytest
+
+lint: .venv/installed ## Check style, types and layers.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/installed ## Rewrite the code in the project's style.
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/installed ## Measure what the losses cost in a training step.
+	$(BIN)/python benchmarks/step_cost.py
+
+clean: ## Remove .venv and caches.
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Losses: tensors in, scalar out, usable in any training loop."""

@@ -1,0 +1,1 @@
+"""What learning methods are made of."""

@@ -1,0 +1,136 @@
+"""The task pool: every non-empty combination of the tasks learned so far, never listed."""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import SupportsIndex
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+# 2**20 groups of 20 tasks are 20 MB of masks; each further task more than doubles that.
+_LISTABLE_TASKS = 20
+
+
+@dataclass(frozen=True, init=False)
+class TaskPool:
+    """The pool P of the paper: all non-empty sets of learned tasks, each set one *group*.
+
+    A group is a boolean mask over tasks. The pool holds only the tasks' sizes, so it is as
+    small for 60 tasks, which have 2^60 - 1 groups, as for one.
+
+    Args:
+        sizes: the number of classes of each learned task, in learning order.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        if len(sizes) == 0:
+            raise ValueError("The task pool is empty: give the size of at least one learned task.")
+        for task, size in enumerate(sizes):
+            if not isinstance(size, SupportsIndex) or operator.index(size) < 1:
+                raise ValueError(f"Task {task} has {size!r} classes; it needs 1, 2, 3 or more.")
+        object.__setattr__(self, "sizes", tuple(operator.index(size) for size in sizes))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks were learned: t."""
+        return len(self.sizes)
+
+    @property
+    def classes(self) -> int:
+        """How many classes all tasks have together: N."""
+        return sum(self.sizes)
+
+    @property
+    def count(self) -> int:
+        """How many groups the pool has: 2^t - 1."""
+        return (1 << self.tasks) - 1
+
+    @property
+    def mean_group_size(self) -> float:
+        """The number of classes in a group, averaged over the pool: N 2^(t-1) / (2^t - 1)."""
+        return self.classes * (1 << self.tasks - 1) / self.count
+
+    def extend(self, size: int) -> "TaskPool":
+        """The pool after one more task of ``size`` classes was learned (the paper's ⊎)."""
+        return TaskPool((*self.sizes, size))
+
+    def sample(self, generator: torch.Generator, n: int) -> Tensor:
+        """Draw groups uniformly from the pool, with replacement.
+
+        Args:
+            generator: the source of randomness; the result is on its device.
+            n: how many groups to draw.
+
+        Returns:
+            bool ``[n, t]``, a row per group; no row is empty.
+        """
+        if not isinstance(generator, torch.Generator):
+            raise ValueError(f"Drawing groups needs a torch.Generator, not {generator!r}.")
+        if n < 0:
+            raise ValueError(f"Can't draw {n} groups.")
+        if torch.compiler.is_compiling():
+            id(generator)  # Guards the compiled code on this very generator.
+            drawn: Tensor = _draw_compiled(_handle(generator), n, self.tasks)
+            return drawn
+        return _draw(generator, n, self.tasks)
+
+    def every(self) -> Tensor:
+        """List the whole pool.
+
+        Returns:
+            bool ``[count, t]``; row g - 1 holds the binary digits of g, task 0 the lowest.
+
+        Raises:
+            ValueError: when the list would not fit in memory.
+        """
+        if self.tasks > _LISTABLE_TASKS:
+            raise ValueError(
+                f"A pool of {self.tasks} tasks has 2^{self.tasks} - 1 groups, too many to list: "
+                "draw some with sample(), or use DenseDistillation('every'), which is exact "
+                "without listing them."
+            )
+        digits = torch.arange(1, self.count + 1)[:, None] >> torch.arange(self.tasks)
+        return (digits & 1).bool()
+
+
+def _draw(generator: torch.Generator, n: int, tasks: int) -> Tensor:
+    """Draw non-empty subsets: first the lowest member, then a coin for each task after it.
+
+    The lowest member is k with probability 2^(t-k-1) / (2^t - 1), by inversion, so no draw is
+    rejected and nothing depends on the values drawn: no synchronisation, no graph break.
+    """
+    device = generator.device
+    uniform = torch.rand(n, 1, generator=generator, dtype=torch.float64, device=device)
+    coins = torch.rand(n, tasks, generator=generator, device=device) < 0.5
+    lowest = -torch.log2(1.0 - uniform * (1.0 - 2.0**-tasks))
+    # Rounding can lift the very last value of `uniform` to `tasks`.
+    lowest = lowest.long().clamp(max=tasks - 1)
+    task = torch.arange(tasks, device=device)
+    return (task == lowest) | ((task > lowest) & coins)
+
+
+# torch.compile can't pass a torch.Generator into a graph, only a number: an operator of our own
+# finds the generator by it. `_handle` runs while compiling, once for each generator guarded on.
+_generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _handle(generator: torch.Generator) -> int:
+    _generators[id(generator)] = generator
+    return id(generator)
+
+
+@torch.library.custom_op(
+    "densekd::draw_groups", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def _draw_compiled(handle: int, n: int, tasks: int) -> Tensor:
+    return _draw(_generators[handle], n, tasks)
+
+
+@_draw_compiled.register_fake
+def _(handle: int, n: int, tasks: int) -> Tensor:
+    return torch.empty(n, tasks, dtype=torch.bool, device=_generators[handle].device)

@@ -1,0 +1,20 @@
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_python_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    torch.manual_seed(0)
+    scope: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), scope)
+    loss = scope["loss"]
+    assert isinstance(loss, torch.Tensor)
+    assert loss.isfinite()
+    assert capsys.readouterr().out.startswith("7 groups; three at random: [[")

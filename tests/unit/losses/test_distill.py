@@ -1,0 +1,461 @@
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, cast, get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from densekd import DenseDistillation, TaskPool
+from densekd.losses import distill
+from densekd.losses.distill import Groups, Reduction
+
+import reference
+
+GROUPS: tuple[Groups, ...] = get_args(Groups)
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+NEW_CLASSES = 3
+
+
+def logits(
+    sizes: list[int], scale: float = 1.0, batch: int = 4, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(sum(sizes) + len(sizes))
+    old = sum(sizes)
+    student = torch.randn(batch, old + NEW_CLASSES, generator=generator, dtype=torch.float64)
+    teacher = torch.randn(batch, old, generator=generator, dtype=torch.float64)
+    return (student * scale).to(dtype).requires_grad_(), (teacher * scale).to(dtype)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def group_numbers(masks: Tensor) -> list[reference.Group]:
+    return [tuple(torch.nonzero(mask).flatten().tolist()) for mask in masks]
+
+
+def assert_close(loss: Tensor, student: Tensor, expected: reference.Loss, tolerance: float) -> None:
+    """Value and gradient within a relative tolerance, the gradient's by its largest entry."""
+    (gradient,) = torch.autograd.grad(loss, student)
+    assert loss.item() == pytest.approx(expected.value, rel=tolerance)
+    error = np.abs(gradient.double().numpy() - expected.gradient).max()
+    assert error <= tolerance * np.abs(expected.gradient).max()
+
+
+EQUAL_AND_UNEQUAL = [[3] * t for t in range(1, 11)] + [
+    [7],
+    [6, 1],
+    [5, 2, 1],
+    [1, 1, 1, 1],
+    [8, 1, 2, 1, 3],
+    [5, 1, 1, 1, 1, 1],
+    [1, 6, 1, 2, 1, 1, 2],
+    [4, 2, 2, 2, 2, 2, 2, 2],
+    [6, 1, 1, 1, 1, 1, 1, 1, 1],
+    [9, 1, 2, 1, 2, 1, 2, 1, 2, 1],
+]
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("sizes", EQUAL_AND_UNEQUAL, ids=str)
+def test_value_and_gradient_equal_the_reference(sizes: list[int], scale: float) -> None:
+    student, teacher = logits(sizes, scale)
+    drawn = TaskPool(sizes).sample(generator(), 3)
+    arrays = student.detach().numpy(), teacher.numpy(), sizes
+    for groups in GROUPS:
+        for reduction in REDUCTIONS:
+            draws = {"draws": 3} if groups == "random" else {}
+            loss = DenseDistillation(groups, reduction=reduction, **draws)  # type: ignore[arg-type]
+            expected = reference.distillation(
+                *arrays, groups, reduction=reduction, drawn=group_numbers(drawn)
+            )
+            given = loss(student, teacher, sizes, generator=generator())
+            if expected.value == 0:  # groups of one class each
+                assert given.item() == 0
+            else:
+                assert_close(given, student, expected, 1e-5)
+
+
+@pytest.mark.parametrize("options", [{"tau_squared": False}, {"temperature": 4.0}])
+@pytest.mark.parametrize("groups", GROUPS)
+def test_temperature_options_equal_the_reference(groups: Groups, options: dict[str, float]) -> None:
+    sizes = [4, 2, 3]
+    student, teacher = logits(sizes)
+    expected = reference.distillation(
+        student.detach().numpy(),
+        teacher.numpy(),
+        sizes,
+        groups,
+        tau=options.get("temperature", 2.0),
+        tau_squared=bool(options.get("tau_squared", True)),
+        drawn=group_numbers(TaskPool(sizes).sample(generator(), 1)),
+    )
+    loss = DenseDistillation(groups, **options)  # type: ignore[arg-type]
+    assert_close(loss(student, teacher, sizes, generator=generator()), student, expected, 1e-9)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_total_is_the_sum_of_the_paper(reduction: Reduction) -> None:
+    sizes = [4, 2, 3]
+    student, teacher = logits(sizes)
+    expected = reference.distillation(
+        student.detach().numpy(), teacher.numpy(), sizes, "every", reduction=reduction, total=True
+    )
+    loss = DenseDistillation("every", reduction=reduction, total=True)
+    assert_close(loss(student, teacher, sizes), student, expected, 1e-8)
+
+
+def weigh_by_members(masks: Tensor) -> Tensor:
+    return 0.5 + masks.double() @ torch.arange(1.0, masks.shape[-1] + 1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("groups", GROUPS)
+def test_group_weights_equal_the_reference(groups: Groups, reduction: Reduction) -> None:
+    sizes = [4, 1, 3, 2]
+    student, teacher = logits(sizes)
+    expected = reference.distillation(
+        student.detach().numpy(),
+        teacher.numpy(),
+        sizes,
+        groups,
+        reduction=reduction,
+        weight=lambda group: 0.5 + sum(task + 1 for task in group),
+        drawn=group_numbers(TaskPool(sizes).sample(generator(), 1)),
+    )
+    given = DenseDistillation(groups, reduction=reduction)(
+        student, teacher, sizes, generator=generator(), weights=weigh_by_members
+    )
+    assert_close(given, student, expected, 1e-9)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_draws_per_image_equal_the_reference_image_by_image(reduction: Reduction) -> None:
+    sizes, draws = [4, 1, 3, 2], 5
+    student, teacher = logits(sizes, batch=3)
+    masks = TaskPool(sizes).sample(generator(), 3 * draws).view(3, draws, 4)
+    images = [
+        reference.distillation(
+            student[i : i + 1].detach().numpy(),
+            teacher[i : i + 1].numpy(),
+            sizes,
+            "random",
+            reduction=reduction,
+            drawn=group_numbers(masks[i]),
+        )
+        for i in range(3)
+    ]
+    expected = reference.Loss(
+        sum(image.value for image in images) / 3,
+        np.concatenate([image.gradient for image in images]) / 3,
+    )
+    loss = DenseDistillation("random", reduction=reduction, draws=draws, per_image=True)
+    assert_close(loss(student, teacher, sizes, generator=generator()), student, expected, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sizes", "scale"), [([6] + [2] * 19, 1.0), ([3] + [1] * 19, 30.0)])
+def test_twenty_tasks_equal_the_sum_over_a_million_groups(sizes: list[int], scale: float) -> None:
+    student, teacher = logits(sizes, scale, batch=2)
+    pool = TaskPool(sizes)
+    value, gradient = np.zeros(2), np.zeros((2, sum(sizes)))
+    for masks in np.array_split(pool.every().numpy(), 64):
+        for image in range(2):
+            kl, slope = reference.group_statistics(
+                student[image, : sum(sizes)].detach().numpy(),
+                teacher[image].numpy(),
+                sizes,
+                masks,
+                2.0,
+            )
+            value[image] += kl.sum()
+            gradient[image] += slope.sum(axis=0)
+    factor = 4.0 / pool.count / 2 / pool.mean_group_size
+    expected = reference.Loss(
+        float(factor * value.sum()), np.pad(factor * gradient, ((0, 0), (0, NEW_CLASSES)))
+    )
+    assert_close(DenseDistillation("every")(student, teacher, sizes), student, expected, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+@pytest.mark.parametrize("sizes", [[50] + [1] * 49, [2] * 64], ids=["50 tasks", "64 tasks"])
+def test_huge_pools_agree_with_the_mean_of_many_draws(sizes: list[int], scale: float) -> None:
+    draws, chunks = 200_000, 20
+    student, teacher = logits(sizes, scale, batch=2)
+    tasks, rng = len(sizes), np.random.default_rng(3)
+    loss = DenseDistillation("every", reduction="batch", tau_squared=False)
+    for image in range(2):
+        row = student[image : image + 1].detach().requires_grad_()
+        given = loss(row, teacher[image : image + 1], sizes)
+        (slope,) = torch.autograd.grad(given, row)
+        statistics = []
+        for _ in range(chunks):
+            # An empty draw has a chance of 2^-50 here.
+            masks = rng.random((draws // chunks, tasks)) < 0.5
+            kl, gradient = reference.group_statistics(
+                row[0, : sum(sizes)].detach().numpy(), teacher[image].numpy(), sizes, masks, 2.0
+            )
+            statistics.append(np.column_stack([kl, gradient]))
+        drawn = np.concatenate(statistics)
+        error = drawn.std(axis=0, ddof=1) / math.sqrt(draws)
+        exact = np.concatenate([[given.item()], slope[0, : sum(sizes)].numpy()])
+        distance = np.abs(exact - drawn.mean(axis=0))
+        assert distance[0] <= 4 * error[0]
+        assert np.linalg.norm(distance[1:]) <= 4 * np.linalg.norm(error[1:])
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("sizes", [[5, 3], [50] + [1] * 49, [2] * 64], ids=["2", "50", "64"])
+def test_logits_of_a_thousand_stay_finite(sizes: list[int], groups: Groups) -> None:
+    student, teacher = logits(sizes, batch=8, dtype=torch.float32)
+    student = (1000 * student.detach().sign()).requires_grad_()
+    teacher = 1000 * teacher.sign()
+    for reduction in REDUCTIONS:
+        loss = DenseDistillation(groups, reduction=reduction)
+        given = loss(student, teacher, sizes, generator=generator())
+        (gradient,) = torch.autograd.grad(given, student)
+        assert given.isfinite()
+        assert given >= 0
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["student", "teacher"])
+def test_a_logit_that_is_no_number_makes_the_loss_nan(
+    groups: Groups, bad: float, where: str
+) -> None:
+    for sizes in ([3], [3, 1, 2], [2] * 30):
+        student, teacher = (x.detach() for x in logits(sizes))
+        (student if where == "student" else teacher)[1, 2] = bad
+        for reduction in REDUCTIONS:
+            loss = DenseDistillation(groups, reduction=reduction)
+            assert loss(student, teacher, sizes, generator=generator()).isnan()
+
+
+def test_new_classes_do_not_matter() -> None:
+    sizes = [3, 2]
+    student, teacher = logits(sizes)
+    for groups in GROUPS:
+        loss = DenseDistillation(groups)
+        (gradient,) = torch.autograd.grad(
+            loss(student, teacher, sizes, generator=generator()), student
+        )
+        assert (gradient[:, 5:] == 0).all()
+        changed = student.detach().clone()
+        changed[:, 5:] = math.nan
+        assert torch.equal(
+            loss(changed, teacher, sizes, generator=generator()),
+            loss(student, teacher, sizes, generator=generator()),
+        )
+
+
+def test_no_gradient_reaches_the_teacher() -> None:
+    student, teacher = logits([3, 2])
+    teacher.requires_grad_()
+    for groups in GROUPS:
+        loss = DenseDistillation(groups)(student, teacher, [3, 2], generator=generator())
+        assert torch.autograd.grad(loss, [student, teacher], allow_unused=True)[1] is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("groups", GROUPS)
+def test_every_precision_is_taken(groups: Groups, dtype: torch.dtype) -> None:
+    sizes = [4, 2, 3]
+    student, teacher = logits(sizes, dtype=dtype)
+    expected = reference.distillation(
+        student.detach().double().numpy(),
+        teacher.double().numpy(),
+        sizes,
+        groups,
+        drawn=group_numbers(TaskPool(sizes).sample(generator(), 1)),
+    )
+    given = DenseDistillation(groups)(student, teacher, sizes, generator=generator())
+    assert given.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert given.item() == pytest.approx(expected.value, rel=1e-6)
+    (gradient,) = torch.autograd.grad(given, student)
+    assert gradient.dtype == dtype
+    error = np.abs(gradient.double().numpy() - expected.gradient).max()
+    assert error <= max(1e-6, torch.finfo(dtype).eps) * np.abs(expected.gradient).max()
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_autocast_changes_nothing(groups: Groups, reduction: Reduction) -> None:
+    student, teacher = logits([4, 2, 3], dtype=torch.float32)
+    loss = DenseDistillation(groups, reduction=reduction)
+    outside = loss(student, teacher, [4, 2, 3], generator=generator())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = loss(student, teacher, [4, 2, 3], generator=generator())
+    assert torch.equal(inside, outside)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_single_precision_inside_is_near(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a device without float64 gets."""
+    student, teacher = logits([4, 2, 3, 1, 1], dtype=torch.float32)
+    loss = DenseDistillation(groups)
+    exact = loss(student, teacher, [4, 2, 3, 1, 1], generator=generator())
+    monkeypatch.setattr(distill, "working_dtype", lambda device: torch.float32)
+    distill._kept_layout.cache_clear()
+    near = loss(student, teacher, [4, 2, 3, 1, 1], generator=generator())
+    distill._kept_layout.cache_clear()
+    assert near.item() == pytest.approx(exact.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("tasks", [1, 5, 30])
+def test_no_value_is_read_back_from_the_device(
+    groups: Groups, reduction: Reduction, tasks: int
+) -> None:
+    """Tensors on ``meta`` have no values, so reading one, a synchronisation, would raise."""
+    student = torch.empty(4, 2 * tasks + 1, device="meta", requires_grad=True)
+    teacher = torch.empty(4, 2 * tasks, device="meta")
+    loss = DenseDistillation(groups, reduction=reduction)
+    given = loss(student, teacher, [2] * tasks, generator=generator())
+    given.backward()
+    assert given.shape == ()
+    assert student.grad is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", ["whole", "each", "random"])
+def test_compiles_into_one_graph(groups: Groups) -> None:
+    torch.compiler.reset()
+    loss = DenseDistillation(groups)
+    compiled = torch.compile(loss, fullgraph=True)
+    source, other = generator(1), generator(2)
+    for sizes in ([5, 3, 2], [3, 5, 2], [2, 2, 3, 3]):
+        student, teacher = logits(sizes, dtype=torch.float32)
+        for seed, chosen in ((5, source), (6, source), (5, other)):
+            chosen.manual_seed(seed)
+            plain = loss(student, teacher, sizes, generator=chosen)
+            chosen.manual_seed(seed)
+            fused = compiled(student, teacher, sizes, generator=chosen)
+            assert fused.item() == pytest.approx(plain.item(), rel=1e-6)
+            torch.testing.assert_close(
+                *(torch.autograd.grad(x, student)[0] for x in (fused, plain)), rtol=1e-5, atol=1e-9
+            )
+
+
+@pytest.mark.slow
+def test_a_compiled_function_draws_as_often_as_it_says() -> None:
+    torch.compiler.reset()
+    sizes = [3] * 8
+    student, teacher = (x.detach() for x in logits(sizes))
+    loss = DenseDistillation("random")
+
+    def twice(source: torch.Generator) -> Tensor:
+        calls = [loss(student, teacher, sizes, generator=source) for _ in range(2)]
+        return torch.stack(calls)
+
+    compiled: Callable[[torch.Generator], Tensor] = torch.compile(twice, fullgraph=True)
+    plain = twice(generator(4))
+    assert plain[0] != plain[1]
+    torch.testing.assert_close(compiled(generator(4)), plain)
+
+
+def test_evaluation_before_training_does_not_spoil_training() -> None:
+    distill._kept_layout.cache_clear()
+    student, teacher = logits([2, 3, 1])
+    loss = DenseDistillation("every")
+    with torch.inference_mode():
+        before = loss(student.detach(), teacher, [2, 3, 1])
+    after = loss(student, teacher, [2, 3, 1])
+    after.backward()
+    assert after.item() == before.item()
+
+
+def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [3, 1, 2, 4]
+    student, teacher = logits(sizes, batch=2)
+    listed = DenseDistillation("every", reduction="element")(student, teacher, sizes)
+    monkeypatch.setattr(distill, "_LISTED_TASKS", 3)
+    loss = DenseDistillation("every", reduction="element", draws=2000)
+    source = generator()
+    with caplog.at_level(logging.WARNING, "densekd"):
+        drawn = torch.stack(
+            [loss(student, teacher, sizes, generator=source).detach() for _ in range(10)]
+        )
+    assert len(caplog.records) == 1
+    assert "2^4 - 1 groups" in caplog.text
+    assert "2000 draws per image" in caplog.text
+    # The spread of ten estimates gives the standard error of their mean.
+    assert abs(drawn.mean() - listed) < 4.5 * drawn.std() / math.sqrt(10)
+    assert drawn.std() < 0.05 * listed
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: DenseDistillation(cast(Any, "all")),
+            r"groups='all'.*'whole', 'each', 'random', 'every'",
+        ),
+        (
+            lambda: DenseDistillation("each", reduction=cast(Any, "mean")),
+            r"reduction='mean'.*'pool'",
+        ),
+        (lambda: DenseDistillation("each", temperature=0.0), r"temperature.*0\.0"),
+        (lambda: DenseDistillation("each", temperature=math.nan), r"temperature.*nan"),
+        (lambda: DenseDistillation("whole", draws=2), r"draws=2 with groups='whole'"),
+        (lambda: DenseDistillation("random", draws=0), r"draws=0.*at least 1"),
+        (lambda: DenseDistillation("every", per_image=True), r"per_image.*'every'"),
+        (lambda: DenseDistillation("random", total=True), r"total.*'random'"),
+    ],
+)
+def test_bad_options_get_a_sentence(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher", "sizes", "message"),
+    [
+        (torch.zeros(5), torch.zeros(2, 5), [5], r"student's.*\[5\]"),
+        (torch.zeros(2, 5), torch.zeros(2, 5, 1), [5], r"teacher's.*\[2, 5, 1\]"),
+        (torch.zeros(2, 5), torch.zeros(3, 5), [5], r"2 images.*of 3"),
+        (torch.zeros(0, 5), torch.zeros(0, 5), [5], r"at least one image.*\[0, 5\]"),
+        (torch.zeros(2, 4), torch.zeros(2, 5), [5], "5 classes, the student only 4"),
+        (torch.zeros(2, 5), torch.zeros(2, 5), [3, 1], r"\[3, 1\] add up to 4.*5 classes"),
+        (torch.zeros(2, 5), torch.zeros(2, 5), [], "empty"),
+        (torch.zeros(2, 5), torch.zeros(2, 5), [5, 0], "Task 1 has 0"),
+        (torch.zeros(2, 5).long(), torch.zeros(2, 5), [5], r"student's.*int64"),
+        (torch.zeros(2, 5), torch.zeros(2, 5, device="meta"), [5], "cpu, the teacher's on meta"),
+    ],
+)
+def test_bad_logits_get_a_sentence(
+    student: Tensor, teacher: Tensor, sizes: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        DenseDistillation("whole")(student, teacher, sizes)
+
+
+def test_a_missing_generator_is_named() -> None:
+    student, teacher = logits([2] * 13)
+    with pytest.raises(ValueError, match=r"groups='random' draws.*generator="):
+        DenseDistillation("random")(student, teacher, [2] * 13)
+    with pytest.raises(ValueError, match=r"beyond 12 tasks, and there are 13.*generator="):
+        DenseDistillation("every", reduction="element")(student, teacher, [2] * 13)
+
+
+def test_weights_of_the_wrong_shape_are_refused() -> None:
+    student, teacher = logits([2, 2])
+    with pytest.raises(ValueError, match=r"\[3\] groups.*\[3, 1\]"):
+        DenseDistillation("every")(
+            student, teacher, [2, 2], weights=lambda masks: torch.ones(len(masks), 1)
+        )
+
+
+def test_print_shows_the_options() -> None:
+    shown = repr(DenseDistillation("random", draws=4, per_image=True))
+    assert shown == (
+        "DenseDistillation('random', temperature=2.0, reduction='pool', draws=4, per_image=True)"
+    )

@@ -1,0 +1,152 @@
+import logging
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from densekd import AdaptiveWeights, DenseDistillation, TaskPool
+from densekd.methods.weights import Ratio, Similarity
+
+import reference
+
+SIZES = [4, 2, 3]
+
+
+def vectors(classes: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(classes, 5, generator=generator, dtype=torch.float64) + 0.3 * seed
+
+
+def facing(similarity: Similarity = "literal", ratio: Ratio = "group") -> AdaptiveWeights:
+    weights = AdaptiveWeights(20.0, similarity, ratio)
+    for task, size in enumerate(SIZES):
+        weights.remember(vectors(size, task))
+    weights.face(vectors(2, 9))
+    return weights
+
+
+def expected(group: tuple[int, ...], per_group: bool = True) -> float:
+    old = [vectors(size, task).numpy() for task, size in enumerate(SIZES)]
+    return reference.adaptive_weight(old, vectors(2, 9).numpy(), group, 20.0, per_group)
+
+
+@pytest.mark.parametrize("ratio", ["group", "all"])
+def test_weights_equal_the_equation_for_every_group(ratio: Ratio) -> None:
+    given = facing(ratio=ratio)(TaskPool(SIZES).every())
+    wanted = [expected(group, ratio == "group") for group in reference.pool(3)]
+    np.testing.assert_allclose(given.numpy(), wanted, rtol=1e-12)
+
+
+def test_any_batch_shape_of_groups_is_taken() -> None:
+    masks = TaskPool(SIZES).sample(torch.Generator().manual_seed(0), 12)
+    weights = facing()
+    assert torch.equal(weights(masks.view(3, 4, 3)), weights(masks).view(3, 4))
+
+
+def test_rescaled_makes_the_distance_of_all_old_classes_one() -> None:
+    masks = TaskPool(SIZES).every()
+    weights = facing("rescaled")
+    assert weights(masks)[-1].item() == pytest.approx(20.0 * (9 / 2) ** 0.5)
+    ratio = facing()(masks) / weights(masks)
+    torch.testing.assert_close(ratio, weights.distance(masks)[-1].expand(7))
+
+
+@pytest.mark.parametrize("similarity", ["literal", "normalized"])
+def test_class_vectors_are_means_of_features(similarity: Similarity) -> None:
+    features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(30) % 3
+    given = AdaptiveWeights(1.0, similarity).class_vectors(features, labels, 3)
+    rows = features.double().numpy()
+    if similarity == "normalized":
+        rows = rows / np.sqrt((rows**2).sum(axis=1, keepdims=True))
+    wanted = [rows[labels.numpy() == label].mean(axis=0) for label in range(3)]
+    np.testing.assert_allclose(given.numpy(), wanted, rtol=1e-12)
+
+
+def test_revise_replaces_the_old_vectors_in_order() -> None:
+    weights = AdaptiveWeights(20.0)
+    for size in SIZES:
+        weights.remember(torch.zeros(size, 5))
+    weights.revise(torch.cat([vectors(size, task) for task, size in enumerate(SIZES)]))
+    weights.face(vectors(2, 9))
+    masks = TaskPool(SIZES).every()
+    assert torch.equal(weights(masks), facing()(masks))
+
+
+def test_state_comes_back_whole() -> None:
+    masks = TaskPool(SIZES).every()
+    restored = AdaptiveWeights(20.0)
+    restored.load_state_dict(facing().state_dict())
+    assert torch.equal(restored(masks), facing()(masks))
+    before_facing = AdaptiveWeights(20.0)
+    before_facing.remember(vectors(4, 0))
+    restored.load_state_dict(before_facing.state_dict())
+    assert list(restored.state_dict()) == ["tasks.0"]
+
+
+def test_the_state_does_not_change_when_more_is_learned() -> None:
+    weights = facing()
+    state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
+    kept = weights.state_dict()
+    weights.remember(vectors(2, 9))
+    assert all(torch.equal(kept[name], tensor) for name, tensor in state.items())
+
+
+def test_the_distance_is_logged_when_new_classes_come(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "densekd"):
+        weights = facing()
+    s = weights.distance(TaskPool(SIZES).every()[-1]).item()
+    assert f"s(all old, new) = {s:.4g}; by task: " in caplog.text
+
+
+def test_the_loss_is_weighted_group_by_group() -> None:
+    generator = torch.Generator().manual_seed(5)
+    student = torch.randn(6, 11, generator=generator, dtype=torch.float64)
+    teacher = torch.randn(6, 9, generator=generator, dtype=torch.float64)
+    given = DenseDistillation("every")(student, teacher, SIZES, weights=facing())
+    wanted = reference.distillation(
+        student.numpy(), teacher.numpy(), SIZES, "every", weight=expected
+    )
+    assert given.item() == pytest.approx(wanted.value, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda: AdaptiveWeights(-1.0), r"lambda_base.*-1\.0"),
+        (lambda: AdaptiveWeights(float("nan")), r"lambda_base.*nan"),
+        (lambda: AdaptiveWeights(1.0, cast(Any, "cosine")), r"similarity='cosine'.*'literal'"),
+        (lambda: AdaptiveWeights(1.0, ratio=cast(Any, "none")), r"ratio='none'.*'group'"),
+        (lambda: AdaptiveWeights(1.0).face(vectors(2, 0)), r"remember\(\) before face\(\)"),
+        (lambda: AdaptiveWeights(1.0).remember(torch.zeros(3)), r"not \[3\]"),
+        (lambda: AdaptiveWeights(1.0).revise(vectors(2, 0)), "2 class vectors for 0"),
+        (lambda: facing().remember(torch.zeros(2, 7)), "7 dimensions.*had 5"),
+        (lambda: facing()(torch.ones(1, 4, dtype=torch.bool)), "of 4 tasks, but 3"),
+        (lambda: AdaptiveWeights(1.0).load_state_dict({"x": vectors(1, 0)}), r"\['x'\]"),
+    ],
+)
+def test_bad_input_gets_a_sentence(action: object, message: str) -> None:
+    assert callable(action)
+    with pytest.raises(ValueError, match=message):
+        action()
+
+
+def test_weights_before_the_new_classes_are_known_are_refused() -> None:
+    weights = AdaptiveWeights(1.0)
+    weights.remember(vectors(4, 0))
+    with pytest.raises(ValueError, match=r"call face\(\) first"):
+        weights(torch.ones(1, 1, dtype=torch.bool))
+
+
+def test_rescaling_by_nothing_is_refused() -> None:
+    weights = AdaptiveWeights(1.0, "rescaled")
+    weights.remember(torch.ones(2, 3))
+    with pytest.raises(ValueError, match="same mean vector"):
+        weights.face(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 2], [0, 1, 3]])
+def test_a_class_without_images_has_no_vector(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="needs an image"):
+        AdaptiveWeights(1.0).class_vectors(torch.ones(3, 2), torch.tensor(labels), 3)
