@@ -78,7 +78,7 @@ def resnet32(classes: int) -> nn.Module:
 def loop_over_groups(student: Tensor, teacher: Tensor, sizes: list[int]) -> Tensor:
     starts = [0, *itertools.accumulate(sizes)]
     loss = student.new_zeros(())
-    for number in range(1, 2 ** len(sizes)):
+    for number in range(1, 1 << len(sizes)):
         chosen = [
             column
             for task in range(len(sizes))
@@ -88,7 +88,7 @@ def loop_over_groups(student: Tensor, teacher: Tensor, sizes: list[int]) -> Tens
         log_q = functional.log_softmax(student[:, chosen] / 2, dim=1)
         log_p = functional.log_softmax(teacher[:, chosen] / 2, dim=1)
         loss = loss + functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
-    return loss * (4 / (2 ** len(sizes) - 1))
+    return loss * (4 / ((1 << len(sizes)) - 1))
 
 
 def distillations(tasks: int) -> dict[str, Distillation]:
