@@ -28,7 +28,8 @@ format: .venv/installed ## Rewrite the code in the project's style.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed ## Measure what the losses cost in a training step.
+bench: .venv/installed ## Measure what the losses cost and how fast data is.
+	$(BIN)/python benchmarks/data_speed.py
 	$(BIN)/python benchmarks/step_cost.py
 
 clean: ## Remove .venv and caches.

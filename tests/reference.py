@@ -117,3 +117,30 @@ def adaptive_weight(
     ratio = len(members) if per_group else sum(len(task) for task in old)
     difference = sum(members) / len(members) - sum(new) / len(new)
     return float(lambda_base * np.sqrt(ratio / len(new)) * np.sqrt((difference**2).sum()))
+
+
+def herding(features: Array, count: int) -> list[int]:
+    """iCaRL's rule, image by image: the order of first picks."""
+    rows = features / np.sqrt((features**2).sum(axis=1, keepdims=True))
+    mean = rows.mean(axis=0)
+    weight, picked = mean.copy(), list[int]()
+    for _ in range(1000):
+        if len(picked) == min(count, len(rows)):
+            break
+        best = int(np.argmax(rows @ weight))
+        if best not in picked:
+            picked.append(best)
+        weight = weight + mean - rows[best]
+    return picked
+
+
+def greedy(features: Array, count: int) -> list[int]:
+    """Without replacement, the pick that keeps the mean of the picks nearest to the mean."""
+    rows = features / np.sqrt((features**2).sum(axis=1, keepdims=True))
+    mean = rows.mean(axis=0)
+    picked = list[int]()
+    while len(picked) < min(count, len(rows)):
+        left = [i for i in range(len(rows)) if i not in picked]
+        means = [rows[[*picked, i]].mean(axis=0) for i in left]
+        picked.append(left[int(np.argmin([((mean - m) ** 2).sum() for m in means]))])
+    return picked

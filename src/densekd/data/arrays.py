@@ -1,0 +1,146 @@
+"""Sources that are arrays: scikit-learn's handwritten digits and NumPy's ``.npz`` files."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from densekd.data.dataset import Dataset, PixelImages, Split, channel_statistics
+
+Array = NDArray[Any]
+
+_KEYS = ("train_x", "train_y", "test_x", "test_y")
+
+
+def load_digits() -> Dataset:
+    """1,797 handwritten digits of 8x8 pixels from scikit-learn; a quarter, always the same, tests.
+
+    The 17 levels of grey become 0 to 255, alike in the three channels.
+    """
+    # Imported here since they take seconds and other sources don't need them.
+    from sklearn import datasets  # type: ignore[import-untyped]
+    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+
+    digits = datasets.load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    parts = train_test_split(
+        pixels, digits.target, test_size=0.25, stratify=digits.target, random_state=0
+    )
+    train_x, test_x, train_y, test_y = parts
+    names = tuple(str(digit) for digit in range(10))
+    return _dataset("digits", names, (_pixels(train_x), train_y), (_pixels(test_x), test_y))
+
+
+def load_npz(path: Path) -> Dataset:
+    """A data set from a ``.npz`` file; a pickle in it is refused.
+
+    Args:
+        path: a file with ``train_x``, ``train_y``, ``test_x`` and ``test_y``; x is uint8 of shape
+            ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3, y is ``[n]`` and
+            counts the classes from 0. ``names``, if there, has a text for each class.
+    """
+    arrays = _read(path)
+    for part in ("train", "test"):
+        images, labels = arrays[f"{part}_x"], arrays[f"{part}_y"]
+        _check_images(f"{path}: {part}_x", images)
+        _check_labels(f"{path}: {part}_y", labels, len(images))
+    train, test = _pixels(arrays["train_x"]), _pixels(arrays["test_x"])
+    if train.shape[2:] != test.shape[2:]:
+        raise ValueError(
+            f"{path}: training images have {list(train.shape[2:])} pixels, test images "
+            f"{list(test.shape[2:])}; bring them to one size."
+        )
+    names = _names(path, arrays)
+    return _dataset(f"npz:{path}", names, (train, arrays["train_y"]), (test, arrays["test_y"]))
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """The arrays of the file that have a meaning here."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; npz:FILE takes one that numpy.savez wrote.")
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not a .npz file; write one with numpy.savez.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [key for key in _KEYS if key not in file]
+            if missing:
+                raise ValueError(
+                    f"{path} has no {' and no '.join(missing)}; it needs {', '.join(_KEYS)}."
+                )
+            return {key: _array(path, file, key) for key in (*_KEYS, "names") if key in file}
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged ({error}); write it again.") from error
+
+
+def _array(path: Path, file: Any, key: str) -> Array:
+    try:
+        array = file[key]
+    except ValueError as error:  # objects, which only a pickle could hold, or a broken header
+        raise ValueError(
+            f"{path}: {key} is refused, for it is not a plain array; write it as uint8, whole "
+            "numbers or text of one length."
+        ) from error
+    if not isinstance(array, np.ndarray):  # a member that isn't an array comes as its bytes
+        raise ValueError(f"{path}: {key} is not an array; write the file with numpy.savez.")
+    return array
+
+
+def _check_images(what: str, images: Array) -> None:
+    if images.dtype != np.uint8:
+        raise ValueError(f"{what} is {images.dtype}; it must be uint8, from 0 to 255.")
+    layout = images.ndim == 3 or (images.ndim == 4 and {images.shape[1], images.shape[3]} & {1, 3})
+    if not layout or images.size == 0:
+        raise ValueError(
+            f"{what} has the shape {list(images.shape)}; it must be [n, H, W], [n, H, W, C] or "
+            "[n, C, H, W] with C of 1 or 3, and not be empty."
+        )
+
+
+def _check_labels(what: str, labels: Array, images: int) -> None:
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"{what} is {labels.dtype}; labels must be whole numbers.")
+    if labels.shape != (images,):
+        raise ValueError(
+            f"{what} has the shape {list(labels.shape)}; for {images} images it must be [{images}]."
+        )
+
+
+def _names(path: Path, arrays: dict[str, Array]) -> tuple[str, ...]:
+    names = arrays.get("names")
+    if names is not None:
+        if names.dtype.kind != "U" or names.ndim != 1:
+            raise ValueError(
+                f"{path}: names is {names.dtype} of shape {list(names.shape)}; it must be a list "
+                "of texts."
+            )
+        return tuple(names.tolist())
+    labels = np.unique(arrays["train_y"])
+    if not np.array_equal(labels, np.arange(len(labels))):
+        raise ValueError(
+            f"{path}: train_y goes from {labels[0]} to {labels[-1]} with {len(labels)} classes; "
+            "labels must count from 0 without a gap, or names must name every class."
+        )
+    return tuple(str(label) for label in labels)
+
+
+def _pixels(images: Array) -> Tensor:
+    """Checked images in any of the layouts as ``[n, 3, H, W]``."""
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    wide = np.broadcast_to(images, (len(images), 3, *images.shape[2:]))
+    return torch.from_numpy(np.array(wide, order="C"))  # a copy of its own: a view can't be written
+
+
+def _dataset(
+    name: str, names: tuple[str, ...], train: tuple[Tensor, Array], test: tuple[Tensor, Array]
+) -> Dataset:
+    mean, std = channel_statistics(train[0])
+    splits = [Split(PixelImages(x), torch.from_numpy(y.astype(np.int64))) for x, y in (train, test)]
+    return Dataset(name, names, splits[0], splits[1], mean, std)

@@ -1,0 +1,148 @@
+"""Batches of images: shuffled, augmented, the same for the same seed, in shares for many ranks."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from densekd.data.augment import Augment
+from densekd.data.dataset import FileImages, Images, Split
+from densekd.data.decode import CropDataset
+from densekd.seeds import Seeds
+
+
+class Batch(NamedTuple):
+    """Images ready for a network, and their labels."""
+
+    images: Tensor  # float [B, 3, H, W]
+    labels: Tensor  # int64 [B]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of each batch this process takes: ``rank`` of ``world``."""
+
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"There is no rank {self.rank} among {self.world} processes.")
+
+    def of(self, positions: Tensor) -> Tensor:
+        """This process's part of a batch; the parts of all ranks make up the batch."""
+        return positions.tensor_split(self.world)[self.rank]
+
+
+class Batches:
+    """A split of a data set, batch by batch, in an order that depends on seed and epoch.
+
+    Nothing is carried from one epoch to the next, so training can be resumed at any epoch. An
+    epoch has ``ceil(n / size)`` batches of nearly equal size: no tiny last batch, whose statistics
+    would upset batch normalisation.
+
+    Args:
+        data: images and labels; images in memory are kept on the device of ``augment``.
+        size: the most images in a batch, over all ranks.
+        augment: how images are augmented and normalised. Images in files are cropped and
+            flipped as they are decoded, and only normalised by it.
+        seeds: where order and augmentation come from, at a place of their own.
+        share: this process's part of each batch.
+        workers: processes that decode files; images in memory need none.
+    """
+
+    def __init__(
+        self,
+        data: Split,
+        size: int,
+        augment: Augment,
+        seeds: Seeds,
+        share: Share = Share(),  # noqa: B008 - immutable
+        *,
+        workers: int = 0,
+    ) -> None:
+        if size < share.world or len(data) < share.world:
+            raise ValueError(
+                f"{len(data)} images in batches of {size} can't be shared by {share.world} ranks."
+            )
+        self._reader = _Reader(data.images, data.labels, augment, workers)
+        self._size = size
+        self._seeds = seeds
+        self._share = share
+
+    def __len__(self) -> int:
+        images = len(self._reader.labels)
+        return min(math.ceil(images / self._size), images // self._share.world)
+
+    def epoch(self, *number: int) -> Iterator[Batch]:
+        """All images once, in the order of epoch ``number``; of each batch this rank's share."""
+        seeds = self._seeds.at(*number)
+        order = torch.randperm(len(self._reader.labels), generator=seeds.generator("batches"))
+        parts = torch.arange(len(order)).tensor_split(len(self))
+        shares = [self._share.of(part) for part in parts]
+        return self._reader.augmented(order, shares, seeds.number("augment"))
+
+    def endless(self, *number: int) -> Iterator[Batch]:
+        """Epoch after epoch, each in an order of its own: what is paired with epoch ``number``."""
+        return itertools.chain.from_iterable(self.epoch(*number, k) for k in itertools.count())
+
+
+def pairs(new: Batches, exemplars: Batches, *number: int) -> Iterator[tuple[Batch, Batch]]:
+    """The stream ``split``: each batch of new images with one of exemplars, for one epoch."""
+    return zip(new.epoch(*number), exemplars.endless(*number), strict=False)
+
+
+def in_order(data: Split, size: int, augment: Augment, *, workers: int = 0) -> Iterator[Batch]:
+    """All images once, as they come, not augmented: for testing and for features."""
+    return _Reader(data.images, data.labels, augment, workers).plain(size)
+
+
+class _Reader:
+    """Fetches batches by index, from memory or from files."""
+
+    def __init__(self, images: Images, labels: Tensor, augment: Augment, workers: int) -> None:
+        self.device = augment.get_buffer("scale").device
+        self.labels = labels.to(self.device)
+        self.augment = augment
+        self.workers = workers
+        self.images = images
+        if not isinstance(images, FileImages):
+            self.pixels = images.pixels.to(self.device)
+
+    def augmented(self, order: Tensor, parts: list[Tensor], seed: int) -> Iterator[Batch]:
+        """The images at ``order[part]`` for each part, augmented by what ``seed`` draws."""
+        if isinstance(self.images, FileImages):
+            yield from self._decoded([order[part] for part in parts], seed)
+            return
+        # All at once, and for all ranks alike: the augmentation doesn't depend on their number.
+        draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
+        order = order.to(self.device)
+        for part in parts:
+            rows = slice(int(part[0]), int(part[-1]) + 1)
+            index = order[rows]
+            yield Batch(self.augment(self.pixels[index], draws.take(rows)), self.labels[index])
+
+    def plain(self, size: int) -> Iterator[Batch]:
+        """All images in their order, ``size`` at a time."""
+        if isinstance(self.images, FileImages):
+            yield from self._decoded(list(torch.arange(len(self.labels)).split(size)), None)
+            return
+        for pixels, labels in zip(self.pixels.split(size), self.labels.split(size), strict=True):
+            yield Batch(self.augment.normalise(pixels), labels)
+
+    def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[Batch]:
+        assert isinstance(self.images, FileImages)
+        loader = DataLoader(
+            CropDataset(self.images, seed),
+            batch_sampler=[part.tolist() for part in parts],
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+        )
+        for part, pixels in zip(parts, loader, strict=True):
+            pixels = pixels.to(self.device, non_blocking=True)
+            yield Batch(self.augment.normalise(pixels), self.labels[part.to(self.device)])

@@ -1,0 +1,168 @@
+"""What a source gives: images, labels and class names, for training and for testing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Channels = tuple[float, float, float]
+# Called with what is done and what there is in all: files, images or bytes.
+Progress = Callable[[int, int], None]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class PixelImages:
+    """Images in memory.
+
+    Args:
+        pixels: uint8 ``[n, 3, H, W]``.
+    """
+
+    pixels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
+            raise ValueError(
+                "Pixels must be uint8 of shape [n, 3, H, W], not "
+                f"{self.pixels.dtype} of shape {list(self.pixels.shape)}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def take(self, index: Tensor) -> "PixelImages":
+        """The images at ``index``, copied."""
+        return PixelImages(self.pixels[index])
+
+    def state(self) -> dict[str, Tensor]:
+        """The pixels."""
+        return {"pixels": self.pixels}
+
+
+@dataclass(frozen=True)
+class FileImages:
+    """Images that are decoded when they are needed.
+
+    Args:
+        files: for each image the path of its file, or the file's content.
+        size: the height and width that an image is brought to.
+    """
+
+    files: tuple[Path | bytes, ...]
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def take(self, index: Tensor) -> "FileImages":
+        """The images at ``index``."""
+        return FileImages(tuple(self.files[i] for i in index.tolist()), self.size)
+
+    def state(self) -> dict[str, Tensor]:
+        """The content of all files, one after the other, and their lengths."""
+        contents = [f if isinstance(f, bytes) else f.read_bytes() for f in self.files]
+        return {
+            "bytes": torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8),
+            "lengths": torch.tensor([len(content) for content in contents]),
+            "size": torch.tensor(self.size),
+        }
+
+
+Images = PixelImages | FileImages
+
+
+def join_images(parts: Sequence[Images]) -> Images:
+    """The images of all ``parts``, one part after the other."""
+    pixels = [part.pixels for part in parts if isinstance(part, PixelImages)]
+    if len(pixels) == len(parts):
+        return PixelImages(torch.cat(pixels))
+    files = [part for part in parts if isinstance(part, FileImages)]
+    if len(files) != len(parts) or len({part.size for part in files}) != 1:
+        raise ValueError("Images in memory and in files, or of different sizes, can't be joined.")
+    return FileImages(tuple(file for part in files for file in part.files), files[0].size)
+
+
+def images_from_state(state: Mapping[str, Tensor]) -> Images:
+    """The images whose ``state()`` this was."""
+    if "pixels" in state:
+        return PixelImages(state["pixels"])
+    content = state["bytes"].numpy().tobytes()
+    ends = state["lengths"].cumsum(0).tolist()
+    files = tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))
+    return FileImages(files, int(state["size"]))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images with their labels.
+
+    Args:
+        images: n images.
+        labels: int64 ``[n]``.
+    """
+
+    images: Images
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.labels.shape != (len(self.images),):
+            raise ValueError(
+                f"{len(self.images)} images have labels of shape {list(self.labels.shape)}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def take(self, index: Tensor) -> "Split":
+        """The images and labels at ``index``."""
+        return Split(self.images.take(index), self.labels[index])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A classification data set.
+
+    Args:
+        name: how it was asked for, such as ``cifar100``.
+        classes: the classes' names; a label is an index into them.
+        train: what may be learned from.
+        test: what is only evaluated on.
+        mean: of each channel, pixels counting from 0 to 1.
+        std: of each channel.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    test: Split
+    mean: Channels
+    std: Channels
+
+    def __post_init__(self) -> None:
+        for part, labels in (("training", self.train.labels), ("test", self.test.labels)):
+            wrong = labels[(labels < 0) | (labels >= len(self.classes))]
+            if len(wrong):
+                raise ValueError(
+                    f"{self.name}: {len(wrong)} {part} labels, such as {int(wrong[0])}, are not "
+                    f"of the {len(self.classes)} classes."
+                )
+        if len(set(self.classes)) != len(self.classes):
+            twice = next(c for c in self.classes if self.classes.count(c) > 1)
+            raise ValueError(f"{self.name}: two classes are called {twice!r}.")
+
+
+def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
+    """Mean and standard deviation of each channel of uint8 ``[n, 3, H, W]``, from 0 to 1."""
+    counts = torch.stack([torch.bincount(pixels[:, c].flatten(), minlength=256) for c in range(3)])
+    shares = counts.double() / counts.sum(1, keepdim=True)
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    mean = shares @ levels
+    std = (shares @ levels.square() - mean.square()).clamp(min=0).sqrt()
+    red, green, blue = mean.tolist()
+    red_std, green_std, blue_std = std.tolist()
+    return (red, green, blue), (red_std, green_std, blue_std)

@@ -1,0 +1,310 @@
+"""Image files to pixels, and the two crops that bring them to one size."""
+
+import functools
+import io
+import math
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+from torch.utils import data
+
+from densekd.data.dataset import FileImages, Progress
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+# Pillow would read more, but some of it starts other programs (Ghostscript for EPS).
+_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
+_THREADS = min(8, os.cpu_count() or 1)
+# Submitted together: enough to keep the threads busy, few enough that an interrupt is quick.
+_AT_ONCE = 32 * _THREADS
+
+_AREA = (0.08, 1.0)
+_RATIO = (3 / 4, 4 / 3)  # of width to height
+_ATTEMPTS = 10
+
+
+class UnreadableImage(ValueError):
+    """An image file can't be read; the message is a short reason."""
+
+
+def open_rgb(file: Path | bytes) -> Image.Image:
+    """An image in RGB and upright, read to its end.
+
+    Transparent parts become white. 16-bit levels are scaled to 8 bits, and so are floats, whose
+    full scale is the smallest of 1, 255 and 65535 that holds them all.
+
+    Args:
+        file: its path, or its content.
+
+    Raises:
+        UnreadableImage: it is missing, not an image, damaged or too large.
+    """
+    with _reading(file) as image:
+        image.load()
+        # Tags may be damaged where the picture isn't. In place, it is turned before they are read
+        # a second time.
+        with suppress(Exception):
+            ImageOps.exif_transpose(image, in_place=True)
+        return _to_rgb(image)
+
+
+def why_unreadable(file: Path, *, header_only: bool = False) -> str | None:
+    """Why the file can't be read, or None if it can; ``header_only`` doesn't look at the pixels."""
+    try:
+        if not header_only:
+            open_rgb(file)
+        else:
+            with _reading(file):
+                pass
+    except UnreadableImage as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def image_endings() -> frozenset[str]:
+    """The endings, such as ``.jpg``, of the names of files that are taken for images."""
+    known = Image.registered_extensions().items()
+    return frozenset(ending for ending, kind in known if kind in _FORMATS)
+
+
+def centre_crop(image: Image.Image, size: int) -> Tensor:
+    """The test crop: shorter side to ``round(size * 256 / 224)``, then the centre.
+
+    Args:
+        image: in RGB.
+        size: height and width of the result.
+
+    Returns:
+        uint8 ``[3, size, size]``.
+    """
+    shorter = min(image.size)
+    resized = round(size * 256 / 224)
+    width, height = (int(resized * side / shorter) for side in image.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    # Only what stays is computed: an image of 1 x 50,000 pixels would first grow to gigabytes.
+    x, y = image.width / width, image.height / height
+    right, bottom = min((left + size) * x, image.width), min((top + size) * y, image.height)
+    return _resize(image, size, (left * x, top * y, right, bottom))
+
+
+def random_resized_crop(image: Image.Image, size: int, generator: np.random.Generator) -> Tensor:
+    """The training crop: a random part of random shape, mirrored in half of the cases.
+
+    The part's area is uniform in 0.08 to 1 of the image's, its ratio of width to height
+    log-uniform in 3/4 to 4/3.
+
+    Args:
+        image: in RGB.
+        size: height and width of the result.
+        generator: draws the part.
+
+    Returns:
+        uint8 ``[3, size, size]``.
+    """
+    crop = _resize(image, size, _draw_box(image.width, image.height, generator))
+    return crop.flip(-1) if generator.random() < 0.5 else crop
+
+
+class CropDataset(data.Dataset[Tensor]):
+    """Decodes and crops files one by one, for the workers of a ``DataLoader``.
+
+    Args:
+        images: the files.
+        seed: draws the training crops, each by itself, so that the number of workers doesn't
+            matter; without it there are test crops.
+    """
+
+    def __init__(self, images: FileImages, seed: int | None = None) -> None:
+        self.images = images
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        file = self.images.files[index]
+        try:
+            image = open_rgb(file)
+        except UnreadableImage as error:
+            name = f"Image {index}" if isinstance(file, bytes) else repr(str(file))
+            raise UnreadableImage(
+                f"{name} can't be read ({error}); `densekd data check` lists all such files."
+            ) from error
+        if self.seed is None:
+            return centre_crop(image, self.images.size)
+        source = np.random.default_rng([self.seed, index])
+        return random_resized_crop(image, self.images.size, source)
+
+
+def decode_all(
+    files: Sequence[Path], size: int, on_progress: Progress | None = None
+) -> tuple[Tensor, list[int], list[tuple[Path, str]]]:
+    """The test crops of all files that can be read.
+
+    Args:
+        files: n paths.
+        size: height and width of the result.
+        on_progress: called with the number of files done so far, and of all.
+
+    Returns:
+        uint8 ``[m, 3, size, size]``, the m indices of the files kept, and path and reason of the
+        others.
+    """
+    pixels = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
+
+    def decode(i: int) -> str | None:
+        try:
+            pixels[i] = centre_crop(open_rgb(files[i]), size)
+        except UnreadableImage as error:
+            return str(error)
+        return None
+
+    kept: list[int] = []
+    unreadable: list[tuple[Path, str]] = []
+    for i, reason in enumerate(in_threads(decode, range(len(files)), on_progress)):
+        if reason is None:
+            kept.append(i)
+        else:
+            unreadable.append((files[i], reason))
+    # Moved up in place, for a copy would take the memory twice.
+    for row, i in enumerate(kept):
+        if row < i:
+            pixels[row] = pixels[i]
+    return pixels[: len(kept)], kept, unreadable
+
+
+def in_threads(
+    work: Callable[[_In], _Out], inputs: Sequence[_In], on_progress: Progress | None = None
+) -> Iterator[_Out]:
+    """``work`` done on each of the inputs, several at a time; the results are in their order.
+
+    Pillow lets other threads run while it decodes.
+    """
+    done = 0
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(inputs), _AT_ONCE):
+            for result in pool.map(work, inputs[start : start + _AT_ONCE]):
+                done += 1
+                if on_progress is not None:
+                    on_progress(done, len(inputs))
+                yield result
+
+
+class _Quiet:
+    """Mutes the warnings that Pillow gives while at least one thread is in here.
+
+    ``warnings.catch_warnings`` by itself is not for threads: the first to leave would restore the
+    filters while others still read, and the last could leave them muted for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
+
+
+@contextmanager
+def _reading(file: Path | bytes) -> Iterator[Image.Image]:
+    """The image opened but not loaded; whatever fails then becomes an `UnreadableImage`."""
+    source = io.BytesIO(file) if isinstance(file, bytes) else file
+    try:
+        with _quiet, Image.open(source, formats=_openers()) as image:
+            # Up to twice the limit Pillow only warns, and warnings are muted.
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit is not None and image.width * image.height > limit:
+                raise Image.DecompressionBombError
+            yield image
+    except Exception as error:  # Pillow's readers raise all kinds of errors on damaged files
+        raise UnreadableImage(_reason(error)) from error
+
+
+@functools.cache
+def _openers() -> tuple[str, ...]:
+    """Our formats that Pillow has a reader for: JPEG's reads MPO too, and old ones lack AVIF."""
+    Image.init()
+    return tuple(kind for kind in _FORMATS if kind in Image.OPEN)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image, or not in a format that is read here"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS}"
+    if isinstance(error, MemoryError):
+        return "it needs more memory than there is"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _to_8_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    """Grey levels of 16 bits, or floats, scaled to 0 to 255; what isn't a number is black."""
+    levels = np.nan_to_num(np.asarray(image, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    full = 65535.0
+    if image.mode == "F":
+        peak = float(levels.max())
+        full = next((scale for scale in (1.0, 255.0) if peak <= scale), full)
+    return Image.fromarray(np.rint((levels / full).clip(0, 1) * 255).astype(np.uint8))
+
+
+def _resize(image: Image.Image, size: int, box: tuple[float, float, float, float]) -> Tensor:
+    """The part of the image in ``box`` as uint8 ``[3, size, size]``, in one resampling."""
+    resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous()
+
+
+def _draw_box(
+    width: int, height: int, generator: np.random.Generator
+) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a random part, or of the largest allowed in the centre."""
+    for _ in range(_ATTEMPTS):
+        area = width * height * generator.uniform(*_AREA)
+        ratio = math.exp(generator.uniform(math.log(_RATIO[0]), math.log(_RATIO[1])))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left = int(generator.integers(width - w + 1))
+            top = int(generator.integers(height - h + 1))
+            return left, top, left + w, top + h
+    ratio = min(max(width / height, _RATIO[0]), _RATIO[1])
+    w, h = min(width, round(height * ratio)), min(height, round(width / ratio))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h

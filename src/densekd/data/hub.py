@@ -1,0 +1,216 @@
+"""Data sets from the Hugging Face hub, or saved by its library ``datasets``, an optional extra."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from densekd.data.dataset import Dataset, PixelImages, Progress, Split, channel_statistics
+from densekd.data.decode import UnreadableImage, open_rgb
+from densekd.seeds import Seeds
+
+# Of each class, where a data set has no test images with labels.
+_TEST_FRACTION = 0.2
+# The type by which a column is found, and those that it may have if it is named.
+_KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}
+
+logger = logging.getLogger(__name__)
+
+
+def load_hub(
+    name: str,
+    *,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    image_size: int | None = None,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Dataset:
+    """A data set of the hub, all images in memory.
+
+    It must have the split ``train``. ``test``, else ``validation``, is tested on if it has
+    labels, and otherwise a fifth of each class of ``train``.
+
+    Args:
+        name: on the hub, or the folder of a data set on this machine.
+        image_column: found by its type if there is only one.
+        label_column: likewise; a column of numbers or text must be named.
+        image_size: height and width, by default those of the first image. Other images are
+            scaled until they cover it, and their centre is kept.
+        seed: draws the test images where they have to be drawn.
+        on_progress: called with the number of images read so far and in all.
+    """
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"image_size must be at least 1, not {image_size}.")
+    parts = open_hub(name)
+    features = parts["train"].features
+    image = _column(name, features, "image", image_column)
+    label = _column(name, features, "label", label_column)
+    classes, labels = _labels(parts, label)
+    tests = [part for part in ("test", "validation") if min(labels.get(part, [-1])) >= 0]
+    if not tests:
+        logger.warning("hub:%s has no test labels; a fifth of each class is tested on.", name)
+    rows = {part: _undecoded(parts[part], image) for part in ("train", *tests[:1])}
+    size = _first_size(rows["train"]) if image_size is None else (image_size, image_size)
+    count = _counter(sum(map(len, rows.values())), on_progress)
+    splits = [
+        _decode(f"hub:{name}, {part}", rows[part], labels[part], size, count) for part in rows
+    ]
+    train, test = splits if tests else _draw_test(splits[0], seed)
+    assert isinstance(train.images, PixelImages)
+    return Dataset(f"hub:{name}", classes, train, test, *channel_statistics(train.images.pixels))
+
+
+def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
+    """Fetch a data set unless it is here; what it holds is read when it is used.
+
+    Args:
+        name: on the hub, or the folder of a data set on this machine.
+        bars: let the library show its own progress bars.
+
+    Returns:
+        The library's ``Dataset`` of each split that isn't empty, by name.
+    """
+    try:
+        import datasets  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ValueError(
+            f"hub:{name} needs the package datasets; install it with `pip install densekd[hub]`."
+        ) from error
+
+    folder = Path(name).expanduser()
+    place = str(folder) if folder.is_dir() else name
+    try:
+        with nullcontext() if bars else _without_bars(datasets):
+            if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+                loaded = datasets.load_from_disk(place)
+            else:
+                loaded = datasets.load_dataset(place)
+    except Exception as error:  # the library raises all kinds of errors, its own and others'
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise ValueError(
+            f"hub:{name} can't be loaded ({reason}); check its name and the network, or name the "
+            "folder of a saved data set."
+        ) from error
+    parts = loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    if "train" not in parts or len(parts["train"]) == 0:
+        raise ValueError(
+            f"hub:{name} has no images to learn from: its splits are {', '.join(parts)}, and "
+            "'train' must be one of them and not be empty."
+        )
+    return {part: rows for part, rows in parts.items() if len(rows) > 0}
+
+
+@contextmanager
+def _without_bars(datasets: Any) -> Iterator[None]:
+    were_shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if were_shown:
+            datasets.enable_progress_bars()
+
+
+def _column(name: str, features: Mapping[str, Any], what: str, given: str | None) -> str:
+    """The column of images or labels that was named, else the only one that tells by its type."""
+    sure, possible = _KINDS[what]
+    kinds = {column: type(feature).__name__ for column, feature in features.items()}
+    found = [column for column, kind in kinds.items() if kind == sure]
+    fit = ", ".join(found or [column for column, kind in kinds.items() if kind in possible])
+    if not fit:
+        raise ValueError(f"hub:{name} has no column of {what}s, only {', '.join(kinds)}.")
+    if given is None and len(found) != 1:
+        raise ValueError(
+            f"hub:{name} has {len(found)} columns of the type {sure}; name the {what} column, one "
+            f"of {fit}."
+        )
+    column = given or found[0]
+    if kinds.get(column) not in possible:
+        raise ValueError(f"hub:{name}: {column!r} is not a column of {what}s; {fit} would be.")
+    return column
+
+
+def _labels(parts: Mapping[str, Any], column: str) -> tuple[tuple[str, ...], dict[str, list[int]]]:
+    """The classes' names and the splits' labels; what has no known label has -1."""
+    given = {part: list(rows[column]) for part, rows in parts.items() if column in rows.features}
+    feature = parts["train"].features[column]
+    if hasattr(feature, "names"):
+        names, values = tuple(feature.names), list(range(len(feature.names)))
+    else:
+        values = sorted({value for value in given["train"] if value is not None})
+        names = tuple(map(str, values))
+    number = {value: i for i, value in enumerate(values)}
+    return names, {part: [number.get(value, -1) for value in own] for part, own in given.items()}
+
+
+def _undecoded(rows: Any, column: str) -> Any:
+    """The rows of one column, each image as its file's content or path."""
+    import datasets
+
+    return rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+
+
+def _read(row: dict[str, Any]) -> Image.Image:
+    (file,) = row.values()
+    if file is None:
+        raise UnreadableImage("there is no image in this row")
+    return open_rgb(Path(file["path"]) if file["bytes"] is None else file["bytes"])
+
+
+def _first_size(rows: Any) -> tuple[int, int]:
+    """Width and height of the first image that can be read; anything if there is none."""
+    for row in rows:
+        with suppress(UnreadableImage):
+            return _read(row).size
+    return 1, 1
+
+
+def _decode(
+    what: str, rows: Any, labels: list[int], size: tuple[int, int], count: Callable[[], None]
+) -> Split:
+    """The images of a split that can be read, brought to one width and height."""
+    width, height = size
+    pixels = torch.empty(len(rows), 3, height, width, dtype=torch.uint8)
+    kept: list[int] = []
+    for i, row in enumerate(rows):
+        try:
+            image = _read(row)
+        except UnreadableImage as error:
+            logger.warning("Left out image %d of %s: %s.", i, what, error)
+        else:
+            if image.size != size:
+                image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+            pixels[len(kept)] = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            kept.append(i)
+        count()
+    if not kept:
+        raise ValueError(f"{what} has no image that can be read; choose another image column.")
+    return Split(PixelImages(pixels[: len(kept)]), torch.tensor(labels)[kept])
+
+
+def _counter(total: int, on_progress: Progress | None) -> Callable[[], None]:
+    numbers = itertools.count(1)
+
+    def count() -> None:
+        if on_progress is not None:
+            on_progress(next(numbers), total)
+
+    return count
+
+
+def _draw_test(whole: Split, seed: int) -> list[Split]:
+    """Training and test images, drawn class by class; a class of one image keeps it to learn."""
+    held_out = torch.zeros(len(whole), dtype=torch.bool)
+    for label in whole.labels.unique().tolist():
+        own = (whole.labels == label).nonzero().flatten()
+        count = min(max(1, round(len(own) * _TEST_FRACTION)), len(own) - 1)
+        order = torch.randperm(len(own), generator=Seeds(seed).at(label).generator("split"))
+        held_out[own[order[:count]]] = True
+    return [whole.take(chosen.nonzero().flatten()) for chosen in (~held_out, held_out)]

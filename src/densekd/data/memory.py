@@ -1,0 +1,216 @@
+"""Exemplars: the few images of each old class that are kept."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from densekd.checks import check_choice
+from densekd.data.dataset import Images, Split, images_from_state, join_images
+
+Selection = Literal["random", "herding", "greedy"]
+# iCaRL's code gives up after so many picks, repeated ones included.
+_MOST_PICKS = 1000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Quota:
+    """How many exemplars a class may keep: a fixed number, or its share of a fixed total."""
+
+    per_class: int | None = 20
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.per_class is None) == (self.total is None):
+            raise ValueError("Give either per_class or total exemplars, and not both.")
+        if (self.per_class or self.total or 0) < 0:
+            raise ValueError(f"Can't keep {self.per_class or self.total} exemplars.")
+
+    def of(self, classes: int) -> int:
+        """The exemplars of each class when ``classes`` were learned."""
+        if self.per_class is not None:
+            return self.per_class
+        assert self.total is not None
+        return self.total // classes
+
+
+class ExemplarMemory:
+    """Keeps the exemplars of all learned classes, each class's in the order of their selection.
+
+    A smaller memory is a prefix of a larger one: of each class the first images stay.
+
+    Args:
+        quota: how many exemplars a class may keep.
+        selection: ``random`` without replacement; ``herding`` by iCaRL, UCIR, PODNet and AFC
+            (H1); ``greedy`` by nearest running mean, without replacement (H2).
+    """
+
+    def __init__(self, quota: Quota, selection: Selection = "random") -> None:
+        check_choice("selection", selection, get_args(Selection))
+        self.quota = quota
+        self.selection: Selection = selection
+        self._kept: list[Images] = []
+
+    @property
+    def classes(self) -> int:
+        """How many classes have been learned."""
+        return len(self._kept)
+
+    def __len__(self) -> int:
+        return sum(len(images) for images in self._kept)
+
+    def learn(
+        self, train: Split, classes: int, generator: torch.Generator, features: Tensor | None = None
+    ) -> None:
+        """Keep exemplars of the next ``classes`` classes, and fewer of the others if need be.
+
+        Args:
+            train: images whose labels are the next ranks, ``self.classes`` and up.
+            classes: how many new classes there are.
+            generator: draws the images where they are drawn.
+            features: ``[len(train), D]``, one row per image, where they are herded.
+        """
+        if self.selection != "random" and features is None:
+            raise ValueError(f"selection={self.selection!r} needs the images' features.")
+        quota = self.quota.of(self.classes + classes)
+        counts = torch.bincount(train.labels - self.classes, minlength=classes)
+        if len(counts) != classes:
+            raise ValueError(f"The labels are not of {classes} new classes.")
+        for rank in torch.nonzero(counts < quota).flatten().tolist():
+            logger.warning(
+                "Class %d has %d images, fewer than the %d exemplars it may keep: all are kept.",
+                self.classes + rank,
+                int(counts[rank]),
+                quota,
+            )
+        chosen = self._choose(train.labels - self.classes, counts, quota, generator, features)
+        self._kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]
+        self._kept += [train.images.take(index) for index in chosen]
+
+    def exemplars(self) -> Split:
+        """All exemplars, class by class."""
+        if not self._kept:
+            raise ValueError("No class was learned yet, so there are no exemplars.")
+        labels = [torch.full((len(images),), rank) for rank, images in enumerate(self._kept)]
+        return Split(join_images(self._kept), torch.cat(labels))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The exemplars themselves, not where they came from, as tensors by name."""
+        if not self._kept:
+            return {}
+        state = join_images(self._kept).state()
+        return {**state, "counts": torch.tensor([len(images) for images in self._kept])}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace what is kept by what `state_dict` gave."""
+        self._kept = []
+        if state:
+            images, start = images_from_state(state), 0
+            for count in state["counts"].tolist():
+                self._kept.append(images.take(torch.arange(start, start + count)))
+                start += count
+
+    def _choose(
+        self,
+        ranks: Tensor,
+        counts: Tensor,
+        quota: int,
+        generator: torch.Generator,
+        features: Tensor | None,
+    ) -> list[Tensor]:
+        """The indices of each class's exemplars, in the order of their selection."""
+        members = ranks.argsort(stable=True).split(counts.tolist())
+        if features is None or self.selection == "random":
+            orders = [torch.randperm(len(index), generator=generator) for index in members]
+        else:
+            if len(features) != len(ranks):
+                raise ValueError(f"{len(ranks)} images have {len(features)} rows of features.")
+            select = herding if self.selection == "herding" else greedy
+            orders = select([features[index] for index in members], quota)
+        return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
+
+
+def herding(features: list[Tensor], count: int) -> list[Tensor]:
+    """Herding as iCaRL does it (H1), of many classes at once.
+
+    With L2-normalised features and their mean mu, pick the largest product with w, which starts as
+    mu, and add mu minus the picked feature to w, whether or not it was picked before. The order is
+    that of first picks; images that were never picked follow by their product with mu.
+
+    Args:
+        features: per class ``[n, D]``.
+        count: how many images are wanted of each class.
+
+    Returns:
+        Per class, indices ``[min(count, n)]`` in the order of their selection.
+    """
+    rows, present = _padded(features)
+    mean = rows.sum(1) / present.sum(1, keepdim=True)
+    wanted = present.sum(1).clamp(max=count)
+    # The pick in which an image was first chosen; the others are ranked behind by similarity.
+    likeness = _products(rows, mean, present)
+    first = torch.full_like(likeness, float(_MOST_PICKS)) + (4 - likeness)
+    weight = mean
+    for pick in range(_MOST_PICKS if count else 0):
+        best = _products(rows, weight, present).argmax(1)
+        _note(first, best, pick)
+        weight = weight + mean - rows[torch.arange(len(rows)), best]
+        if bool(((first < _MOST_PICKS).sum(1) >= wanted).all()):
+            break
+    return _ordered(first, wanted)
+
+
+def greedy(features: list[Tensor], count: int) -> list[Tensor]:
+    """Herding without replacement (H2): keep the mean of the picks next to the class mean.
+
+    With L2-normalised features and their mean mu, the k-th pick is the image, not picked before,
+    that brings ``(sum of picks) / k`` nearest to mu. Arguments and result as of `herding`.
+    """
+    rows, present = _padded(features)
+    mean = rows.sum(1) / present.sum(1, keepdim=True)
+    wanted = present.sum(1).clamp(max=count)
+    squares = rows.square().sum(-1)
+    first = torch.full(present.shape, torch.inf, dtype=rows.dtype)
+    total = torch.zeros_like(mean)
+    free = present
+    for pick in range(int(wanted.max())):
+        # |mu - (total + row) / k|^2 up to what is the same for all rows, times k^2 / 2.
+        target = total - (pick + 1) * mean
+        distance = squares / 2 + torch.einsum("cnd,cd->cn", rows, target)
+        best = distance.masked_fill(~free, torch.inf).argmin(1)
+        _note(first, best, pick)
+        free = free.scatter(1, best[:, None], False)
+        total = total + rows[torch.arange(len(rows)), best]
+    return _ordered(first, wanted)
+
+
+def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Normalised features ``[classes, most images, D]`` in float64, and which rows are real."""
+    rows = torch.nn.utils.rnn.pad_sequence(
+        [normalize(f.detach().double().cpu(), dim=1) for f in features], batch_first=True
+    )
+    counts = torch.tensor([len(f) for f in features])
+    return rows, torch.arange(rows.shape[1]) < counts[:, None]
+
+
+def _products(rows: Tensor, weight: Tensor, present: Tensor) -> Tensor:
+    """Each row's product with its class's weight; minus infinity where there is no row."""
+    products = torch.einsum("cnd,cd->cn", rows, weight)
+    return products.masked_fill(~present, -torch.inf)
+
+
+def _note(first: Tensor, best: Tensor, pick: int) -> None:
+    """Write down which image each class picked, unless it was picked before."""
+    before = first.gather(1, best[:, None])
+    first.scatter_(1, best[:, None], before.clamp(max=float(pick)))
+
+
+def _ordered(first: Tensor, wanted: Tensor) -> list[Tensor]:
+    order = first.argsort(dim=1, stable=True)
+    return [row[:count] for row, count in zip(order, wanted.tolist(), strict=True)]

@@ -1,0 +1,1 @@
+"""Networks: backbones that give features, classifiers that grow."""

@@ -1,0 +1,61 @@
+"""A backbone and a classifier that grows with every task."""
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from densekd.nn.classifier import Classifier
+
+
+class Features(NamedTuple):
+    """What a backbone makes of a batch of images."""
+
+    pooled: Tensor  # [B, D]
+    maps: tuple[Tensor, ...]  # of each stage, [B, C, H, W]
+
+
+class Backbone(Protocol):
+    """Any module that gives pooled features, and the maps of its stages if it has some."""
+
+    width: int  # D, the dimension of the pooled features
+
+    def __call__(self, images: Tensor) -> Features:
+        """``[B, 3, H, W]`` to pooled features ``[B, D]`` and maps."""
+
+
+class Outputs(NamedTuple):
+    """What a network makes of a batch of images."""
+
+    logits: Tensor  # [B, classes so far]
+    features: Tensor  # [B, D], pooled
+    maps: tuple[Tensor, ...]  # of each stage, [B, C, H, W]
+
+
+class Network(nn.Module):
+    """A backbone under a classifier.
+
+    Args:
+        backbone: gives features; an ``nn.Module`` with an attribute ``width``.
+        classifier: gives logits of the classes learned so far.
+    """
+
+    def __init__(self, backbone: Backbone, classifier: Classifier) -> None:
+        super().__init__()
+        if not isinstance(backbone, nn.Module):
+            raise ValueError(f"A backbone must be an nn.Module, not {type(backbone).__name__}.")
+        if backbone.width != classifier.width:
+            raise ValueError(
+                f"The backbone gives {backbone.width} features, "
+                f"the classifier takes {classifier.width}."
+            )
+        self.backbone = backbone
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Outputs:
+        """``[B, 3, H, W]`` to logits ``[B, classes]``, features and maps."""
+        features: Features = self.backbone(images)
+        return Outputs(self.classifier(features.pooled), features.pooled, features.maps)
+
+    def grow(self, classes: int) -> None:
+        """Add ``classes`` new classes; the logits of the others stay what they are, to the bit."""
+        self.classifier.grow(classes)

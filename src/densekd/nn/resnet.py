@@ -1,0 +1,102 @@
+"""Residual networks: the CIFAR family and ResNet-18."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from densekd.nn.network import Features
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut, 1 x 1 where the shape changes.
+
+    Args:
+        inside: channels of the input.
+        outside: channels of the output.
+        stride: of the first convolution.
+        last_relu: rectify after the addition.
+    """
+
+    def __init__(self, inside: int, outside: int, stride: int, last_relu: bool = True) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outside)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
+        self.last_relu = last_relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, inside, H, W]`` to ``[B, outside, H / stride, W / stride]``."""
+        y = torch.relu_(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y)) + self.shortcut(x)
+        return torch.relu_(y) if self.last_relu else y
+
+
+class ResNet(nn.Module):
+    """Stages of blocks over a stem.
+
+    Args:
+        stem: the first layers, which give as many channels as the first stage has.
+        widths: the channels of each stage; all but the first halve height and width.
+        depth: the blocks of each stage.
+        last_relu: rectify the features; the CIFAR networks of this field do not.
+    """
+
+    def __init__(self, stem: nn.Module, widths: Sequence[int], depth: int, last_relu: bool) -> None:
+        super().__init__()
+        self.width = widths[-1]
+        self.stem = stem
+        self.stages = nn.ModuleList()
+        for number, (inside, outside) in enumerate(pairwise([widths[0], *widths])):
+            shapes = [(inside, 1 if number == 0 else 2)] + [(outside, 1)] * (depth - 1)
+            blocks = [Block(channels, outside, stride) for channels, stride in shapes]
+            if number == len(widths) - 1:
+                blocks[-1].last_relu = last_relu
+            self.stages.append(nn.Sequential(*blocks))
+        kaiming(self)
+
+    def forward(self, images: Tensor) -> Features:
+        """``[B, 3, H, W]`` to pooled features ``[B, width]`` and the map of each stage."""
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return Features(x.mean((2, 3)), tuple(maps))
+
+
+def kaiming(network: nn.Module) -> None:
+    """Draw all convolutions from He's normal distribution (fan-out); norms start at 1 and 0."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def cifar_resnet(depth: int) -> ResNet:
+    """ResNet-20, 32, 44, 56, 110 for small images: 16, 32, 64 channels, no ReLU at the end.
+
+    ResNet-32 is the network of UCIR and CCIL: 466,256 parameters under the classifier.
+    """
+    if depth < 8 or depth % 6 != 2:
+        raise ValueError(f"There is no CIFAR ResNet-{depth}: depths are 8, 14, 20, 26, 32, ...")
+    stem = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
+    )
+    return ResNet(stem, (16, 32, 64), (depth - 2) // 6, last_relu=False)
+
+
+def resnet18(last_relu: bool = True) -> ResNet:
+    """ResNet-18 for 224 x 224; CCIL keeps the last ReLU, UCIR does not."""
+    stem = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    )
+    return ResNet(stem, (64, 128, 256, 512), 2, last_relu)

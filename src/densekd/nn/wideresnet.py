@@ -1,0 +1,63 @@
+"""Wide residual networks with activation before convolution, for small images."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from densekd.nn.network import Features
+from densekd.nn.resnet import kaiming
+
+
+class PreBlock(nn.Module):
+    """Norm, ReLU, convolution, twice; the shortcut is 1 x 1 where the shape changes."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inside)
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, inside, H, W]`` to ``[B, outside, H / stride, W / stride]``."""
+        y = torch.relu(self.norm1(x))
+        # A shortcut that changes the shape starts from the activation, another from the input.
+        kept: Tensor = x if self.shortcut is None else self.shortcut(y)
+        added: Tensor = self.conv2(torch.relu(self.norm2(self.conv1(y))))
+        return kept + added
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-widen: three stages of 16, 32, 64 channels, each times ``widen``.
+
+    Args:
+        depth: 6 n + 4 layers for n blocks a stage.
+        widen: the factor of the channels.
+    """
+
+    def __init__(self, depth: int, widen: int) -> None:
+        super().__init__()
+        if depth < 10 or depth % 6 != 4 or widen < 1:
+            raise ValueError(f"There is no WRN-{depth}-{widen}: depths are 10, 16, 22, 28, ...")
+        widths = [16, 16 * widen, 32 * widen, 64 * widen]
+        self.width = widths[-1]
+        self.stem = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        self.stages = nn.ModuleList()
+        for number, (inside, outside) in enumerate(pairwise(widths)):
+            blocks = [PreBlock(inside, outside, 1 if number == 0 else 2)]
+            blocks += [PreBlock(outside, outside, 1) for _ in range((depth - 4) // 6 - 1)]
+            self.stages.append(nn.Sequential(*blocks))
+        self.norm = nn.BatchNorm2d(self.width)
+        kaiming(self)
+
+    def forward(self, images: Tensor) -> Features:
+        """``[B, 3, H, W]`` to pooled features ``[B, width]`` and the map of each stage."""
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return Features(torch.relu(self.norm(x)).mean((2, 3)), tuple(maps))

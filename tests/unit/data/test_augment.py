@@ -1,0 +1,87 @@
+import pytest
+import torch
+from torch import Tensor
+
+from densekd.data.augment import Augment, Draws
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+def images(n: int = 64, height: int = 6, width: int = 5) -> Tensor:
+    source = torch.Generator().manual_seed(0)
+    return torch.randint(1, 256, (n, 3, height, width), generator=source, dtype=torch.uint8)
+
+
+def denormalised(x: Tensor) -> Tensor:
+    return (x * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)) * 255
+
+
+def literally(image: Tensor, corner: Tensor, flipped: bool, padding: int) -> Tensor:
+    """One image at a time: pad, slice, flip."""
+    _, height, width = image.shape
+    padded = torch.zeros(3, height + 2 * padding, width + 2 * padding)
+    padded[:, padding : padding + height, padding : padding + width] = image
+    top, left = corner.tolist()
+    crop = padded[:, top : top + height, left : left + width]
+    return crop.flip(2) if flipped else crop
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_batch_is_augmented_as_image_by_image(padding: int, flip: bool) -> None:
+    augment = Augment(MEAN, STD, padding=padding, flip=flip)
+    draws = augment.draw(64, torch.Generator().manual_seed(1))
+    given = denormalised(augment(images(), draws))
+    expected = torch.stack(
+        [
+            literally(image, corner, bool(flipped), padding)
+            for image, corner, flipped in zip(images(), draws.corners, draws.flipped, strict=True)
+        ]
+    )
+    torch.testing.assert_close(given, expected, atol=1e-3, rtol=0)
+
+
+def test_a_flip_is_horizontal_and_keeps_the_channels() -> None:
+    augment = Augment(MEAN, STD, padding=0)
+    draws = Draws(torch.zeros(1, 2).long(), torch.tensor([True]), torch.ones(1))
+    given = denormalised(augment(images(1), draws))[0]
+    torch.testing.assert_close(given, images(1)[0].flip(-1).float(), atol=1e-3, rtol=0)
+
+
+def test_corners_and_flips_are_drawn_evenly() -> None:
+    draws = Augment(MEAN, STD, padding=2).draw(50_000, torch.Generator().manual_seed(2))
+    counts = torch.bincount(draws.corners[:, 0] * 5 + draws.corners[:, 1], minlength=25)
+    assert counts.shape == (25,)
+    assert (counts - 2000).abs().max() < 5 * 2000**0.5
+    assert abs(draws.flipped.double().mean() - 0.5) < 5 * 0.5 / 50_000**0.5
+    assert not Augment(MEAN, STD, flip=False).draw(99, torch.Generator()).flipped.any()
+
+
+def test_brightness_multiplies_and_saturates() -> None:
+    augment = Augment(MEAN, STD, padding=0, flip=False, brightness=63 / 255)
+    draws = augment.draw(64, torch.Generator().manual_seed(3))
+    assert draws.brightness.min() < 0.8
+    assert draws.brightness.max() > 1.2
+    assert (draws.brightness - 1).abs().max() <= 63 / 255
+    expected = (images() * draws.brightness.view(-1, 1, 1, 1)).clamp(max=255)
+    torch.testing.assert_close(denormalised(augment(images(), draws)), expected, atol=1e-3, rtol=0)
+    assert expected.max() == 255
+
+
+def test_normalising_gives_mean_zero_and_deviation_one() -> None:
+    pixels = images(500)
+    mean = tuple((pixels.double() / 255).mean((0, 2, 3)).tolist())
+    std = tuple((pixels.double() / 255).std((0, 2, 3)).tolist())
+    x = Augment(mean, std).normalise(pixels)
+    assert x.dtype == torch.float32
+    assert x.mean((0, 2, 3)).abs().max() < 1e-3
+    assert (x.std((0, 2, 3)) - 1).abs().max() < 1e-3
+
+
+def test_wrong_settings_get_a_sentence() -> None:
+    with pytest.raises(ValueError, match="padding=-1"):
+        Augment(MEAN, STD, padding=-1)
+    with pytest.raises(ValueError, match=r"brightness=1\.5"):
+        Augment(MEAN, STD, brightness=1.5)
+    with pytest.raises(ValueError, match=r"std=\(0"):
+        Augment(MEAN, (0.0, 1.0, 1.0))

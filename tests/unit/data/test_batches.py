@@ -1,0 +1,130 @@
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from densekd.data.augment import Augment
+from densekd.data.batches import Batch, Batches, Share, in_order, pairs
+from densekd.data.dataset import FileImages, PixelImages, Split
+from densekd.seeds import Seeds
+
+from made import split
+
+AUGMENT = Augment((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), padding=1)
+SEEDS = Seeds(7).at(0, "main")
+
+
+def numbered(n: int = 50) -> Split:
+    """Image i has the value i in every pixel, and i for a label."""
+    pixels = torch.arange(n, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 4, 4)
+    return Split(PixelImages(pixels.clone()), torch.arange(n))
+
+
+def same(first: list[Batch], second: list[Batch]) -> bool:
+    return len(first) == len(second) and all(
+        torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_an_epoch_has_every_image_once_in_batches_of_nearly_equal_size() -> None:
+    batches = Batches(numbered(), 16, AUGMENT, SEEDS)
+    epoch = list(batches.epoch(0))
+    assert len(epoch) == len(batches) == 4
+    assert [len(batch.labels) for batch in epoch] == [13, 13, 12, 12]
+    assert sorted(torch.cat([batch.labels for batch in epoch]).tolist()) == list(range(50))
+    for batch in epoch:  # the crop's border is black, the middle is the image
+        assert torch.equal((batch.images[:, 0, 1:3, 1:3] * 255).round().amax((1, 2)), batch.labels)
+
+
+def test_the_same_seed_gives_the_same_batches_and_each_epoch_others() -> None:
+    batches = Batches(numbered(), 16, AUGMENT, SEEDS)
+    assert same(list(batches.epoch(3)), list(Batches(numbered(), 16, AUGMENT, SEEDS).epoch(3)))
+    assert not same(list(batches.epoch(3)), list(batches.epoch(4)))
+    other = Batches(numbered(), 16, AUGMENT, Seeds(8).at(0, "main"))
+    assert not same(list(batches.epoch(3)), list(other.epoch(3)))
+
+
+def test_an_epoch_does_not_depend_on_those_before() -> None:
+    resumed = Batches(numbered(), 16, AUGMENT, SEEDS)
+    whole = Batches(numbered(), 16, AUGMENT, SEEDS)
+    epochs = [list(whole.epoch(number)) for number in range(5)]
+    assert same(epochs[4], list(resumed.epoch(4)))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_ranks_share_each_batch_without_overlap_or_loss(world: int) -> None:
+    alone = list(Batches(numbered(), 16, AUGMENT, SEEDS).epoch(2))
+    ranks = [
+        list(Batches(numbered(), 16, AUGMENT, SEEDS, Share(rank, world)).epoch(2))
+        for rank in range(world)
+    ]
+    assert {len(batches) for batches in ranks} == {len(alone)}
+    joined = [
+        Batch(torch.cat([b.images for b in parts]), torch.cat([b.labels for b in parts]))
+        for parts in zip(*ranks, strict=True)
+    ]
+    assert same(alone, joined)  # the augmentation, too, is that of one process
+
+
+def test_new_images_are_paired_with_as_many_batches_of_exemplars() -> None:
+    new = Batches(numbered(50), 16, AUGMENT, SEEDS.at("new"))
+    exemplars = Batches(numbered(10), 4, AUGMENT, SEEDS.at("exemplars"))
+    stream = list(pairs(new, exemplars, 1))
+    assert same([first for first, _ in stream], list(new.epoch(1)))
+    labels = [second.labels.tolist() for _, second in stream]
+    assert len(labels) == 4
+    # Ten exemplars in three batches are used up before any comes again.
+    assert sorted(itertools.chain(*labels[:3])) == list(range(10))
+    assert same(
+        [second for _, second in pairs(new, exemplars, 1)], [second for _, second in stream]
+    )
+
+
+def test_a_few_exemplars_still_make_batches() -> None:
+    exemplars = Batches(numbered(3), 128, AUGMENT, SEEDS)
+    stream = exemplars.endless(0)
+    assert [len(next(stream).labels) for _ in range(3)] == [3, 3, 3]
+
+
+def test_in_order_neither_shuffles_nor_augments() -> None:
+    batches = list(in_order(numbered(), 16, AUGMENT))
+    assert [len(batch.labels) for batch in batches] == [16, 16, 16, 2]
+    images = torch.cat([batch.images for batch in batches])
+    assert torch.equal((images * 255).round().mean((1, 2, 3)), torch.arange(50.0))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Split:
+    paths = []
+    for i in range(12):
+        paths.append(tmp_path / f"{i:02}.png")
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 24, 3), np.uint8)
+        Image.fromarray(pixels).save(paths[-1])
+    return Split(FileImages(tuple(paths), 8), torch.arange(12))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_files_give_the_same_batches_whoever_decodes_them(files: Split, workers: int) -> None:
+    batches = Batches(files, 5, AUGMENT, SEEDS, workers=workers)
+    epoch = list(batches.epoch(0))
+    assert [len(batch.labels) for batch in epoch] == [4, 4, 4]
+    assert sorted(torch.cat([batch.labels for batch in epoch]).tolist()) == list(range(12))
+    assert epoch[0].images.shape == (4, 3, 8, 8)
+    assert same(epoch, list(Batches(files, 5, AUGMENT, SEEDS).epoch(0)))
+    assert not same(epoch, list(batches.epoch(1)))
+    ranks = [Batches(files, 5, AUGMENT, SEEDS, Share(r, 2)).epoch(0) for r in (0, 1)]
+    joined = [torch.cat([a.images, b.images]) for a, b in zip(*ranks, strict=True)]
+    assert all(torch.equal(a, b.images) for a, b in zip(joined, epoch, strict=True))
+    plain = [batch.images for batch in in_order(files, 5, AUGMENT, workers=workers)]
+    assert all(torch.equal(a, b.images) for a, b in zip(plain, in_order(files, 5, AUGMENT)))  # noqa: B905
+
+
+def test_wrong_shares_are_refused() -> None:
+    with pytest.raises(ValueError, match="no rank 2 among 2"):
+        Share(2, 2)
+    with pytest.raises(ValueError, match=r"3 images in batches of 16.*by 4 ranks"):
+        Batches(split(3, 1), 16, AUGMENT, SEEDS, Share(0, 4))

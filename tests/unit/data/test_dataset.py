@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch import Tensor
+
+from densekd.data.dataset import (
+    Dataset,
+    FileImages,
+    PixelImages,
+    Split,
+    channel_statistics,
+    images_from_state,
+    join_images,
+)
+
+from made import dataset, split
+
+
+def pixels(n: int, value: int = 0) -> PixelImages:
+    return PixelImages(torch.full((n, 3, 2, 2), value, dtype=torch.uint8))
+
+
+def test_joined_images_follow_one_another() -> None:
+    joined = join_images([pixels(2, 1), pixels(1, 9)])
+    assert joined.state()["pixels"][:, 0, 0, 0].tolist() == [1, 1, 9]
+    files = join_images([FileImages((b"a",), 8), FileImages((b"b", b"c"), 8)])
+    assert isinstance(files, FileImages)
+    assert files.files == (b"a", b"b", b"c")
+
+
+def test_images_of_different_kinds_are_not_joined() -> None:
+    with pytest.raises(ValueError, match="can't be joined"):
+        join_images([pixels(1), FileImages((b"a",), 8)])
+    with pytest.raises(ValueError, match="can't be joined"):
+        join_images([FileImages((b"a",), 8), FileImages((b"a",), 9)])
+
+
+def test_the_content_of_files_comes_back_byte_by_byte() -> None:
+    images = FileImages((b"\x00\xff", b"", b"abc"), 16)
+    assert images_from_state(images.state()) == images
+    assert images.take(torch.tensor([2, 0])).files == (b"abc", b"\x00\xff")
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(1, 3, 2, 2), torch.zeros(1, 1, 2, 2).byte(), torch.zeros(3, 2, 2).byte()]
+)
+def test_pixels_are_bytes_of_three_channels(wrong: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"uint8 of shape \[n, 3, H, W\]"):
+        PixelImages(wrong)
+
+
+def test_labels_and_names_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"2 images have labels of shape \[3\]"):
+        Split(pixels(2), torch.zeros(3).long())
+    made = dataset(3)
+    with pytest.raises(ValueError, match="6 training labels, such as 2, are not of the 2 classes"):
+        Dataset("x", ("a", "b"), made.train, split(2, 1), made.mean, made.std)
+    with pytest.raises(ValueError, match="two classes are called 'a'"):
+        Dataset("x", ("a", "a", "b"), made.train, made.test, made.mean, made.std)
+
+
+def test_channel_statistics_are_those_of_all_pixels() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (20, 3, 5, 5), dtype=torch.uint8, generator=source)
+    mean, std = channel_statistics(x)
+    values = x.double() / 255
+    torch.testing.assert_close(torch.tensor(mean, dtype=torch.float64), values.mean((0, 2, 3)))
+    expected = values.transpose(0, 1).flatten(1).std(1, unbiased=False)
+    torch.testing.assert_close(torch.tensor(std, dtype=torch.float64), expected)

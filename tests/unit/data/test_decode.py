@@ -1,0 +1,405 @@
+import io
+import math
+import re
+import struct
+import threading
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from densekd.data.dataset import FileImages
+from densekd.data.decode import (
+    CropDataset,
+    UnreadableImage,
+    centre_crop,
+    decode_all,
+    open_rgb,
+    random_resized_crop,
+    why_unreadable,
+)
+
+Array = NDArray[Any]
+ORIENTATION = 0x0112
+
+
+def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def noise(width: int, height: int, seed: int = 0) -> Image.Image:
+    levels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(levels)
+
+
+def positions(width: int, height: int) -> Image.Image:
+    """Red counts the columns from 0 to 255, green the rows."""
+    y, x = np.mgrid[:height, :width]
+    levels = np.stack([x * 255 / (width - 1), y * 255 / (height - 1), 0 * x], -1)
+    return Image.fromarray(np.rint(levels).astype(np.uint8))
+
+
+def pixels(image: Image.Image) -> list[Any]:
+    assert image.mode == "RGB"
+    listed: list[Any] = np.asarray(image).tolist()
+    return listed
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that claims to be as large as that."""
+    content = bytearray(encode(Image.new("RGB", (1, 1)), "PNG"))
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+def palette() -> Image.Image:
+    """Green and red, side by side."""
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 255, 0])
+    image.putpixel((0, 0), 1)
+    return image
+
+
+RED, GREEN, WHITE, GREY = [255, 0, 0], [0, 255, 0], [255, 255, 255], [90, 90, 90]
+
+
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        (encode(Image.new("L", (1, 1), 90), "PNG"), [GREY]),
+        (encode(Image.new("1", (1, 1), 1), "PNG"), [WHITE]),
+        (encode(Image.new("RGB", (1, 1), (255, 0, 0)), "BMP"), [RED]),
+        (encode(palette(), "PNG"), [GREEN, RED]),
+        (encode(palette(), "GIF"), [GREEN, RED]),
+        (encode(palette(), "PNG", transparency=1), [WHITE, RED]),
+        (encode(palette(), "PNG", transparency=bytes([255, 0])), [WHITE, RED]),
+        (encode(palette(), "PNG", transparency=bytes([0, 255])), [GREEN, WHITE]),
+        (encode(Image.new("CMYK", (1, 1), (0, 255, 255, 0)), "TIFF"), [RED]),
+        (encode(Image.new("LA", (1, 1), (90, 255)), "PNG"), [GREY]),
+        (encode(Image.new("LA", (1, 1), (90, 0)), "PNG"), [WHITE]),
+        (encode(Image.new("RGBA", (1, 1), (255, 0, 0, 255)), "WEBP", lossless=True), [RED]),
+        (encode(Image.new("RGBA", (1, 1), (0, 0, 0, 51)), "PNG"), [[204, 204, 204]]),
+        (encode(Image.new("RGB", (1, 1), (1, 2, 3)), "PNG", transparency=(1, 2, 3)), [WHITE]),
+        (encode(Image.new("L", (1, 1), 90), "PNG", transparency=90), [WHITE]),
+    ],
+)
+def test_every_mode_becomes_rgb(content: bytes, row: list[list[int]]) -> None:
+    assert pixels(open_rgb(content)) == [row]
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000"])
+def test_the_usual_formats_are_read(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "image"
+    file.write_bytes(encode(Image.new("RGB", (16, 8), (255, 0, 0)), kind))
+    image = open_rgb(file)
+    assert image.size == (16, 8)
+    assert np.abs(np.asarray(image).astype(int) - [255, 0, 0]).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "mode"),
+    [
+        ("PNG", "<u2", "I;16"),
+        ("TIFF", "<u2", "I;16"),
+        ("TIFF", ">u2", "I;16B"),
+        ("TIFF", "<i4", "I"),
+        ("PPM", "<i4", "I"),
+    ],
+)
+def test_16_bits_are_scaled_and_not_clipped(kind: str, dtype: str, mode: str) -> None:
+    levels = np.array([[0, 128, 129, 257, 32768, 65535]]).astype(dtype)
+    content = encode(Image.fromarray(levels), kind)
+    assert Image.open(io.BytesIO(content)).mode == mode
+    assert pixels(open_rgb(content)) == [[[v] * 3 for v in (0, 0, 1, 1, 128, 255)]]
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([-3.0, 0.2, 0.4], [0, 51, 102]),
+        ([0.0, 100.0, 255.0], [0, 100, 255]),
+        ([0.0, 257.0, 65535.0], [0, 1, 255]),
+        ([0.0, 65535.0, 1e9], [0, 255, 255]),
+        ([math.nan, math.inf, 1.0], [0, 0, 255]),
+    ],
+)
+def test_floats_are_scaled_by_the_least_scale_that_holds_them(
+    levels: list[float], expected: list[int]
+) -> None:
+    content = encode(Image.fromarray(np.array([levels], dtype=np.float32)), "TIFF")
+    assert pixels(open_rgb(content)) == [[[v] * 3 for v in expected]]
+
+
+# How [[1, 2, 3], [4, 5, 6]] is shown with each of the EXIF standard's orientations.
+UPRIGHT = {
+    1: [[1, 2, 3], [4, 5, 6]],
+    2: [[3, 2, 1], [6, 5, 4]],
+    3: [[6, 5, 4], [3, 2, 1]],
+    4: [[4, 5, 6], [1, 2, 3]],
+    5: [[1, 4], [2, 5], [3, 6]],
+    6: [[4, 1], [5, 2], [6, 3]],
+    7: [[6, 3], [5, 2], [4, 1]],
+    8: [[3, 6], [2, 5], [1, 4]],
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize(("kind", "dtype"), [("PNG", "u1"), ("PNG", "<u2"), ("TIFF", ">u2")])
+def test_rotated_images_are_put_upright(orientation: int, kind: str, dtype: str) -> None:
+    step = 1 if dtype == "u1" else 257
+    tags = Image.Exif()
+    tags[ORIENTATION] = orientation
+    stored = (np.array([[1, 2, 3], [4, 5, 6]]) * step).astype(dtype)
+    content = encode(Image.fromarray(stored), kind, exif=tags)
+    assert np.asarray(open_rgb(content))[..., 0].tolist() == UPRIGHT[orientation]
+
+
+def damaged_tags() -> bytes:
+    """A JPEG that is turned by its first tag, and whose second leads beyond its end."""
+    entries = struct.pack("<HHII", ORIENTATION, 3, 1, 6) + struct.pack("<HHII", 0x010F, 2, 99, 900)
+    tags = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 3) + entries
+    return encode(Image.new("RGB", (16, 8)), "JPEG", exif=tags)
+
+
+def test_damaged_tags_do_not_make_an_image_unreadable() -> None:
+    with pytest.warns(UserWarning, match=r"Tag|EXIF"):
+        Image.open(io.BytesIO(damaged_tags())).getexif()
+    assert open_rgb(damaged_tags()).size == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (encode(noise(64, 64), "JPEG")[:2000], "truncated"),
+        (encode(noise(64, 64), "PNG")[:2000], "truncated"),
+        (b"just some text", "not an image"),
+        (b"", "not an image"),
+        (b"\xff\xd8\xff", "not an image"),
+        (b"P6 0 0 255\n", "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not an image"),
+        (png_header(60_000, 60_000), "more pixels than Pillow's limit of 89478485"),
+        (png_header(10_000, 9_000), "more pixels than Pillow's limit of 89478485"),
+    ],
+)
+@pytest.mark.parametrize("as_file", [True, False])
+def test_what_can_not_be_read_has_a_reason_and_no_warning(
+    content: bytes, reason: str, as_file: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "image.jpg"
+    file.write_bytes(content)
+    with warnings.catch_warnings(record=True) as leaked:
+        warnings.simplefilter("always")
+        with pytest.raises(UnreadableImage, match=reason):
+            open_rgb(file if as_file else content)
+    assert leaked == []
+    assert reason in (why_unreadable(file) or "")
+
+
+def test_the_header_alone_tells_all_but_the_pixels(tmp_path: Path) -> None:
+    names = {
+        "whole": encode(noise(64, 64), "JPEG"),
+        "bomb": png_header(10_000, 9_000),
+        "text": b"a",
+    }
+    names["cut"] = names["whole"][:2000]
+    for name, content in names.items():
+        (tmp_path / name).write_bytes(content)
+    bad = {name for name in names if why_unreadable(tmp_path / name, header_only=True)}
+    assert bad == {"bomb", "text"}
+
+
+def test_missing_files_and_folders_have_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableImage, match=r"^No such file or directory$"):
+        open_rgb(tmp_path / "missing.png")
+    with pytest.raises(UnreadableImage, match=r"^(Is a directory|Permission denied)$"):
+        open_rgb(tmp_path)
+
+
+def test_threads_leak_no_warning_and_leave_the_filters_alone() -> None:
+    contents = [png_header(10_000, 9_000), damaged_tags(), encode(noise(64, 64), "JPEG")]
+    results: list[tuple[int, str]] = []
+
+    def read(turn: int) -> None:
+        for i in range(turn, turn + 60):
+            try:
+                results.append((i % 3, str(open_rgb(contents[i % 3]).size)))
+            except UnreadableImage as error:
+                results.append((i % 3, str(error)))
+
+    threads = [threading.Thread(target=read, args=(turn,)) for turn in range(8)]
+    with warnings.catch_warnings(record=True) as leaked:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert list(warnings.filters) == before
+    assert leaked == []
+    assert len(results) == 480
+    limit = "it has more pixels than Pillow's limit of 89478485"
+    assert set(results) == {(0, limit), (1, "(8, 16)"), (2, "(64, 64)")}
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "size"), [(90, 60, 32), (31, 87, 24), (300, 280, 50), (5, 4, 7), (1, 1, 1)]
+)
+def test_the_test_crop_is_the_centre_of_the_resized_image(
+    width: int, height: int, size: int
+) -> None:
+    image = noise(width, height)
+    scale = round(size * 256 / 224) / min(width, height)
+    wide, high = int(width * scale + 1e-9), int(height * scale + 1e-9)
+    left, top = round((wide - size) / 2), round((high - size) / 2)
+    resized = image.resize((wide, high), Image.Resampling.BILINEAR)
+    expected = np.asarray(resized.crop((left, top, left + size, top + size))).transpose(2, 0, 1)
+    crop = centre_crop(image, size)
+    assert crop.shape == (3, size, size)
+    assert crop.dtype == torch.uint8
+    # Pillow rounds to whole levels between its two passes, in one order or the other.
+    difference = np.abs(crop.numpy().astype(int) - expected)
+    assert difference.max() <= 2
+    assert difference.mean() < 0.5
+
+
+def test_crops_of_a_very_long_image_stay_small() -> None:
+    image = Image.new("RGB", (1, 1_000_000), (255, 0, 0))
+    for crop in (
+        centre_crop(image, 224),
+        random_resized_crop(image, 224, np.random.default_rng(0)),
+    ):
+        assert crop.shape == (3, 224, 224)
+        assert crop.flatten(1).float().mean(1).tolist() == [255, 0, 0]
+
+
+def extent(crop: Tensor, side: int) -> tuple[float, float, bool]:
+    """Width and height, as shares of the image, of a crop of `positions`, and if it's mirrored."""
+    middle, last = side // 2, side - 1
+    across = float(crop[0, middle, last]) - float(crop[0, middle, 0])
+    down = float(crop[1, last, middle]) - float(crop[1, 0, middle])
+    # From the first pixel's centre to the last's it is one pixel less than the whole.
+    return abs(across) / 255 * side / last, down / 255 * side / last, across < 0
+
+
+def test_training_crops_have_the_areas_and_ratios_of_the_definition() -> None:
+    image, source = positions(400, 300), np.random.default_rng(3)
+    crops = [extent(random_resized_crop(image, 64, source), 64) for _ in range(600)]
+    areas = np.array([width * height for width, height, _ in crops])
+    ratios = np.array([width * 400 / (height * 300) for width, height, _ in crops])
+    assert 0.07 < areas.min() < 0.12
+    assert 0.9 < areas.max() < 1.02
+    assert 0.7 < ratios.min() < 0.8
+    assert 1.25 < ratios.max() < 1.42
+    # As often wider as higher where both fit, which a uniform ratio would not be.
+    assert 0.41 < (ratios[areas < 0.5] > 1).mean() < 0.59
+    assert 0.42 < np.mean([mirrored for _, _, mirrored in crops]) < 0.58
+
+
+def test_crops_lie_anywhere_in_the_image() -> None:
+    image, source = positions(256, 256), np.random.default_rng(0)
+    centres = np.stack(
+        [
+            random_resized_crop(image, 16, source)[:2].float().mean((1, 2)).numpy()
+            for _ in range(400)
+        ]
+    )
+    assert (centres.min(0) < 60).all()
+    assert (centres.max(0) > 195).all()
+    assert np.abs(centres.mean(0) - 127.5).max() < 8
+
+
+def test_a_shape_that_no_crop_fits_gives_its_centre() -> None:
+    crop = random_resized_crop(positions(10, 1000), 16, np.random.default_rng(0))
+    # 10 x 13 pixels of 1000 around the middle row, in steps of 255 / 999.
+    assert 125 <= crop[1].min() <= crop[1].max() <= 130
+    assert crop[0].min() < 10
+    assert crop[0].max() > 245
+
+
+def test_one_generator_gives_one_crop() -> None:
+    image = noise(50, 40)
+    first, again, other = (
+        random_resized_crop(image, 16, np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"{i}.png" for i in range(7)]
+    for i, path in enumerate(paths):
+        noise(40 + i, 30, seed=i).save(path)
+    return paths
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_training_crops_do_not_depend_on_the_workers(files: list[Path]) -> None:
+    images = FileImages((*files, files[0].read_bytes()), 16)
+    epochs = [
+        torch.cat(list(DataLoader(CropDataset(images, seed), batch_size=3, num_workers=workers)))
+        for seed, workers in ((5, 0), (5, 1), (5, 2), (6, 0))
+    ]
+    assert epochs[0].shape == (8, 3, 16, 16)
+    assert torch.equal(epochs[0], epochs[1])
+    assert torch.equal(epochs[0], epochs[2])
+    assert not torch.equal(epochs[0], epochs[3])
+    # The same file at two places is cropped in two ways.
+    assert not torch.equal(epochs[0][0], epochs[0][7])
+
+
+def test_without_a_seed_there_are_test_crops(files: list[Path]) -> None:
+    crops = CropDataset(FileImages(tuple(files), 16))
+    assert len(crops) == 7
+    for i in range(7):
+        assert torch.equal(crops[i], centre_crop(open_rgb(files[i]), 16))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_that_fails_is_named_with_the_way_out(files: list[Path], workers: int) -> None:
+    files[6].write_bytes(files[6].read_bytes()[:500])
+    message = ""
+    # Not pytest.raises, which keeps the worker alive with the error.
+    try:
+        list(DataLoader(CropDataset(FileImages(tuple(files), 16)), num_workers=workers))
+    except UnreadableImage as error:
+        message = str(error)
+    assert re.search(r"6\.png' can't be read \(.*truncated.*\); `densekd data check`", message)
+
+
+def test_stored_content_that_fails_is_named_by_its_number() -> None:
+    with pytest.raises(UnreadableImage, match=r"^Image 0 can't be read \(not an image"):
+        CropDataset(FileImages((b"text",), 16))[0]
+
+
+def test_all_readable_files_are_decoded_and_the_others_told(files: list[Path]) -> None:
+    files[0].write_text("text")
+    files[4].unlink()
+    done: list[tuple[int, int]] = []
+    decoded, kept, unreadable = decode_all(files, 16, lambda *count: done.append(count))
+    assert kept == [1, 2, 3, 5, 6]
+    assert decoded.shape == (5, 3, 16, 16)
+    for row, i in zip(decoded, kept, strict=True):
+        assert torch.equal(row, centre_crop(open_rgb(files[i]), 16))
+    assert [path for path, _ in unreadable] == [files[0], files[4]]
+    assert "not an image" in unreadable[0][1]
+    assert "No such file" in unreadable[1][1]
+    assert done == [(i, 7) for i in range(1, 8)]
+
+
+def test_no_files_give_no_pixels() -> None:
+    decoded, kept, unreadable = decode_all([], 8)
+    assert decoded.shape == (0, 3, 8, 8)
+    assert (kept, unreadable) == ([], [])

@@ -1,0 +1,153 @@
+import logging
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from densekd.data.dataset import FileImages, PixelImages, Split
+from densekd.data.memory import ExemplarMemory, Quota, Selection, greedy, herding
+from densekd.data.scenario import Scenario
+
+import reference
+from made import dataset, split
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def clouds(counts: list[int], dimensions: int = 6) -> list[torch.Tensor]:
+    """Features as after a ReLU, of classes with different means."""
+    source = torch.Generator().manual_seed(len(counts))
+    return [
+        (torch.randn(n, dimensions, generator=source) + torch.randn(dimensions, generator=source))
+        .relu()
+        .add(0.01)
+        for n in counts
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_herding_of_many_classes_equals_the_definition_class_by_class(count: int) -> None:
+    features = clouds([30, 7, 50, 1])
+    for given, rows in zip(herding(features, count), features, strict=True):
+        expected = reference.herding(rows.double().numpy(), count)
+        assert given.tolist()[: len(expected)] == expected
+        assert len(set(given.tolist())) == len(given) == min(count, len(rows))
+
+
+def test_herding_fills_up_what_a_thousand_picks_did_not_choose() -> None:
+    rows = torch.ones(5, 2) + 1e-9 * torch.arange(10).view(5, 2)
+    (given,) = herding([rows], 5)
+    assert sorted(given.tolist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_greedy_of_many_classes_equals_the_definition_class_by_class(count: int) -> None:
+    features = clouds([30, 7, 50, 1])
+    for given, rows in zip(greedy(features, count), features, strict=True):
+        assert given.tolist() == reference.greedy(rows.double().numpy(), count)
+
+
+def learned(quota: Quota, selection: Selection = "random", steps: int = 2) -> ExemplarMemory:
+    memory = ExemplarMemory(quota, selection)
+    for task in Scenario.of(dataset(8, 12), steps=steps):
+        features = torch.randn(len(task.train), 5, generator=generator())
+        memory.learn(task.train, len(task.classes), generator(), features)
+    return memory
+
+
+@pytest.mark.parametrize("selection", ["random", "herding", "greedy"])
+def test_a_fixed_number_per_class_is_kept(selection: Selection) -> None:
+    kept = learned(Quota(per_class=5), selection).exemplars()
+    assert torch.bincount(kept.labels).tolist() == [5] * 8
+    order = Scenario.of(dataset(8), steps=2).order
+    pixels = cast(PixelImages, kept.images).pixels
+    assert pixels[:, 0, 0, 0].tolist() == [order[label] for label in kept.labels.tolist()]
+    # Within a class all images differ (their number is in channel 1), none is a test image.
+    numbers = {(int(p[0, 0, 0]), int(p[1, 0, 0])) for p in pixels}
+    assert len(numbers) == 40
+    assert not pixels[:, 2].any()
+
+
+@pytest.mark.parametrize("selection", ["random", "herding", "greedy"])
+def test_a_fixed_total_shrinks_each_class_to_a_prefix(selection: Selection) -> None:
+    memory = ExemplarMemory(Quota(per_class=None, total=40), selection)
+    scenario = Scenario.of(dataset(8, 12), steps=2)
+    before: list[torch.Tensor] = []
+    for task in scenario:
+        features = torch.randn(len(task.train), 5, generator=generator())
+        memory.learn(task.train, len(task.classes), generator(), features)
+        kept = memory.exemplars()
+        pixels = cast(PixelImages, kept.images).pixels
+        by_class = [pixels[kept.labels == label] for label in range(memory.classes)]
+        assert {len(images) for images in by_class} == {40 // memory.classes}
+        for old, new in zip(before, by_class, strict=False):
+            assert torch.equal(old[: len(new)], new)
+        before = by_class
+    assert len(memory) == 40
+
+
+def test_a_small_class_keeps_all_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+    memory = ExemplarMemory(Quota(per_class=5))
+    with caplog.at_level(logging.WARNING, "densekd"):
+        memory.learn(split(2, 3), 2, generator())
+    assert len(memory) == 6
+    assert "Class 1 has 3 images, fewer than the 5 exemplars" in caplog.text
+
+
+def test_random_selection_is_without_replacement_and_by_seed() -> None:
+    kept = [learned(Quota(per_class=6)).exemplars().images.state()["pixels"] for _ in range(2)]
+    assert torch.equal(*kept)
+
+
+def test_pixels_outlive_the_data() -> None:
+    memory, restored = learned(Quota(per_class=3)), ExemplarMemory(Quota(per_class=3))
+    restored.load_state_dict({name: t.clone() for name, t in memory.state_dict().items()})
+    assert restored.classes == 8
+    assert torch.equal(restored.exemplars().labels, memory.exemplars().labels)
+    for name, tensor in memory.state_dict().items():
+        assert torch.equal(restored.state_dict()[name], tensor)
+    restored.load_state_dict(ExemplarMemory(Quota()).state_dict())
+    assert restored.classes == 0
+
+
+def test_files_are_kept_by_content_so_that_they_may_be_deleted(tmp_path: Path) -> None:
+    paths = []
+    for i in range(4):
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(np.full((9, 9, 3), i, np.uint8)).save(paths[-1])
+    train = Split(FileImages(tuple(paths), 8), torch.tensor([0, 1, 0, 1]))
+    memory = ExemplarMemory(Quota(per_class=1))
+    memory.learn(train, 2, generator())
+    state = memory.state_dict()
+    contents = [
+        cast(Path, f).read_bytes() for f in cast(FileImages, memory.exemplars().images).files
+    ]
+    for path in paths:
+        path.unlink()
+    restored = ExemplarMemory(Quota(per_class=1))
+    restored.load_state_dict(state)
+    images = cast(FileImages, restored.exemplars().images)
+    assert list(images.files) == contents
+    assert images.size == 8
+
+
+def test_wrong_use_gets_a_sentence() -> None:
+    with pytest.raises(ValueError, match="either per_class or total"):
+        Quota(per_class=20, total=2000)
+    with pytest.raises(ValueError, match="Can't keep -1"):
+        Quota(per_class=-1)
+    with pytest.raises(ValueError, match="selection='best'"):
+        ExemplarMemory(Quota(), cast(Selection, "best"))
+    with pytest.raises(ValueError, match="needs the images' features"):
+        ExemplarMemory(Quota(), "herding").learn(split(2, 3), 2, generator())
+    with pytest.raises(ValueError, match="6 images have 5 rows"):
+        ExemplarMemory(Quota(1), "herding").learn(split(2, 3), 2, generator(), torch.ones(5, 2))
+    with pytest.raises(ValueError, match="not of 1 new classes"):
+        ExemplarMemory(Quota(1)).learn(split(2, 3), 1, generator())
+    with pytest.raises(ValueError, match="No class was learned"):
+        ExemplarMemory(Quota()).exemplars()

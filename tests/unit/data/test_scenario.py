@@ -1,0 +1,129 @@
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from densekd.data.dataset import PixelImages, Split
+from densekd.data.order import icarl_order, seeded_order
+from densekd.data.scenario import Scenario, class_order, task_sizes
+
+from made import dataset
+
+
+def pixel_classes(split: Split) -> set[int]:
+    assert isinstance(split.images, PixelImages)
+    return set(split.images.pixels[:, 0, 0, 0].tolist())
+
+
+def test_the_order_of_1993_is_that_of_the_field() -> None:
+    expected = [68, 56, 78, 8, 23, 84, 90, 65, 74, 76, 40, 89, 3, 92, 55, 9, 26, 80, 43, 38]
+    assert seeded_order(100, 1993)[:20] == expected
+
+
+def test_the_order_of_icarl_is_that_of_its_code() -> None:
+    expected = [87, 0, 52, 58, 44, 91, 68, 97, 51, 15, 94, 92, 10, 72, 49, 78, 61, 14, 8, 86]
+    assert icarl_order([500] * 100)[:20] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"steps": 5}, [50] + [10] * 5),
+        ({"steps": 10}, [50] + [5] * 10),
+        ({"steps": 25}, [50] + [2] * 25),
+        ({"steps": 50}, [50] + [1] * 50),
+        ({"steps": 0, "base": 100}, [100]),
+        ({"increment": 20, "base": 40}, [40, 20, 20, 20]),
+        ({"steps": 9, "equal": True}, [10] * 10),
+        ({"steps": 2, "base": 90}, [90, 5, 5]),
+    ],
+)
+def test_protocols_of_100_classes(options: dict[str, Any], sizes: list[int]) -> None:
+    assert task_sizes(100, **options) == sizes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 7}, "50 classes after the base of 50.*7 equal steps; possible are 5 or 10 step"),
+        ({"steps": 51}, "51 equal steps; possible are 50 steps"),
+        ({"steps": 0}, "0 equal steps; possible are 1 steps"),
+        ({"steps": -1}, "-1 equal steps"),
+        ({"steps": 5, "base": 101}, "base of 101.*100 classes"),
+        ({"steps": 5, "base": 0}, "base of 0"),
+        ({"steps": 1, "base": 100}, "0 classes after the base of 100.*possible are no steps"),
+        ({"increment": 15}, "15 at a time; possible are 10 or 25 at a time"),
+        ({"increment": 0}, "0 at a time"),
+        ({"steps": 2, "equal": True}, "3 equal tasks; possible are 2 or 4 tasks"),
+        ({"steps": 5, "increment": 10}, "either steps or increment"),
+        ({}, "either steps or increment"),
+        ({"increment": 10, "equal": True}, "by steps alone"),
+    ],
+)
+def test_impossible_protocols_propose_possible_ones(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_sizes(100, **options)
+
+
+def test_labels_are_ranks_and_names_survive() -> None:
+    scenario = Scenario.of(dataset(10), steps=5, order=1993)
+    order = seeded_order(10, 1993)
+    assert scenario.sizes == (5, 1, 1, 1, 1, 1)
+    assert scenario.classes == tuple(f"class {i}" for i in order)
+    for task in scenario:
+        ids = {order[label] for label in task.train.labels.tolist()}
+        assert pixel_classes(task.train) == pixel_classes(task.test) == ids
+        assert task.classes == tuple(f"class {order[task.first + i]}" for i in range(len(ids)))
+        assert len(task.train) == 6 * len(ids)
+        pixels = cast(PixelImages, task.train.images).pixels
+        assert torch.equal(torch.tensor(order)[task.train.labels], pixels[:, 0, 0, 0].long())
+
+
+def test_a_scenario_is_a_sequence_that_can_be_walked_twice_at_once() -> None:
+    scenario = Scenario.of(dataset(4), steps=2)
+    pairs = [(a.number, b.number) for a in scenario for b in scenario]
+    assert pairs == [(a, b) for a in range(3) for b in range(3)]
+    assert [task.number for task in scenario[1:]] == [1, 2]
+    assert scenario[-1].number == 2
+    assert repr(scenario) == "Scenario('made', tasks of [2, 1, 1] classes)"
+
+
+def test_tasks_can_be_named_class_by_class() -> None:
+    scenario = Scenario.of_names(dataset(3), [["class 2"], ["class 0", "class 1"]])
+    assert scenario.order == (2, 0, 1)
+    assert [task.classes for task in scenario] == [("class 2",), ("class 0", "class 1")]
+
+
+def test_the_order_can_be_natural_or_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "order.txt"
+    file.write_text("# learned in this order\nclass 2\n\nclass 0\nclass 1\n", "utf-8")
+    assert class_order(dataset(3), file) == [2, 0, 1]
+    assert class_order(dataset(3), "natural") == [0, 1, 2]
+    assert class_order(dataset(3), "icarl") == icarl_order([6, 6, 6])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("class 0\nclass 1", "lacks 1 of 3 classes, such as 'class 2'"),
+        ("class 0\nclass 1\nclass 1\nclass 2", "'class 1' is named twice"),
+        ("class 0\nclass 1\nclass 2\nhorse", "no class 'horse'"),
+    ],
+)
+def test_a_wrong_order_file_is_named(tmp_path: Path, lines: str, message: str) -> None:
+    file = tmp_path / "order.txt"
+    file.write_text(lines, "utf-8")
+    with pytest.raises(ValueError, match=message):
+        class_order(dataset(3), file)
+
+
+def test_other_wrong_orders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="There is no file"):
+        class_order(dataset(3), tmp_path / "none.txt")
+    with pytest.raises(ValueError, match="order='random'"):
+        class_order(dataset(3), cast(Any, "random"))
+    with pytest.raises(ValueError, match="each of the 3 classes once"):
+        Scenario(dataset(3), [0, 1, 1], [3])
+    with pytest.raises(ValueError, match=r"\[1, 1\] classes do not divide 3"):
+        Scenario(dataset(3), [0, 1, 2], [1, 1])
