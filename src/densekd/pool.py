@@ -1,13 +1,15 @@
 """The task pool: every non-empty combination of the tasks learned so far, never listed."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+
+from densekd.precision import working_dtype
 
 # 2**20 groups of 20 tasks are 20 MB of masks; each further task more than doubles that.
 _LISTABLE_TASKS = 20
@@ -27,7 +29,10 @@ class TaskPool:
     sizes: tuple[int, ...]
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        if len(sizes) == 0:
+        if not isinstance(sizes, Iterable):
+            raise ValueError(f"Task sizes must be a sequence such as [50, 10, 10], not {sizes!r}.")
+        sizes = tuple(sizes)
+        if not sizes:
             raise ValueError("The task pool is empty: give the size of at least one learned task.")
         for task, size in enumerate(sizes):
             if not isinstance(size, SupportsIndex) or operator.index(size) < 1:
@@ -74,7 +79,7 @@ class TaskPool:
             raise ValueError(f"Can't draw {n} groups.")
         if torch.compiler.is_compiling():
             id(generator)  # Guards the compiled code on this very generator.
-            drawn: Tensor = _draw_compiled(_handle(generator), n, self.tasks)
+            drawn: Tensor = _draw_compiled(_turn, _handle(generator), n, self.tasks)
             return drawn
         return _draw(generator, n, self.tasks)
 
@@ -104,7 +109,8 @@ def _draw(generator: torch.Generator, n: int, tasks: int) -> Tensor:
     rejected and nothing depends on the values drawn: no synchronisation, no graph break.
     """
     device = generator.device
-    uniform = torch.rand(n, 1, generator=generator, dtype=torch.float64, device=device)
+    dtype = working_dtype(device)
+    uniform = torch.rand(n, 1, generator=generator, dtype=dtype, device=device)
     coins = torch.rand(n, tasks, generator=generator, device=device) < 0.5
     lowest = -torch.log2(1.0 - uniform * (1.0 - 2.0**-tasks))
     # Rounding can lift the very last value of `uniform` to `tasks`.
@@ -116,6 +122,10 @@ def _draw(generator: torch.Generator, n: int, tasks: int) -> Tensor:
 # torch.compile can't pass a torch.Generator into a graph, only a number: an operator of our own
 # finds the generator by it. `_handle` runs while compiling, once for each generator guarded on.
 _generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
+# Every draw in a graph changes this number. Without that, two draws would look alike and be made
+# once, and their order would be the compiler's.
+with torch.inference_mode(False):
+    _turn = torch.zeros((), dtype=torch.int64)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -124,13 +134,12 @@ def _handle(generator: torch.Generator) -> int:
     return id(generator)
 
 
-@torch.library.custom_op(
-    "densekd::draw_groups", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
-)
-def _draw_compiled(handle: int, n: int, tasks: int) -> Tensor:
+@torch.library.custom_op("densekd::draw_groups", mutates_args=("turn",))
+def _draw_compiled(turn: Tensor, handle: int, n: int, tasks: int) -> Tensor:
+    turn.add_(1)
     return _draw(_generators[handle], n, tasks)
 
 
 @_draw_compiled.register_fake
-def _(handle: int, n: int, tasks: int) -> Tensor:
+def _(turn: Tensor, handle: int, n: int, tasks: int) -> Tensor:
     return torch.empty(n, tasks, dtype=torch.bool, device=_generators[handle].device)

@@ -82,6 +82,11 @@ def test_sizes_must_be_whole_numbers() -> None:
         TaskPool([2.5])  # type: ignore[list-item]
 
 
+def test_sizes_must_be_many() -> None:
+    with pytest.raises(ValueError, match=r"sequence such as \[50, 10, 10\], not 6"):
+        TaskPool(6)  # type: ignore[arg-type]
+
+
 def test_bad_draws_are_refused() -> None:
     with pytest.raises(ValueError, match=r"-1 groups"):
         TaskPool([1]).sample(generator(), -1)

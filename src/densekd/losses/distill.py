@@ -5,10 +5,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import logsigmoid
 
 from densekd.checks import check_choice
 from densekd.losses.dense import pool_mean_divergence
@@ -19,9 +21,11 @@ Groups = Literal["whole", "each", "random", "every"]
 Reduction = Literal["pool", "element", "batch"]
 GroupWeights = Callable[[Tensor], Tensor]
 
-# With weights that differ from group to group the pool is listed up to this many tasks (4095
-# groups) and sampled beyond, with this many draws per image unless told otherwise.
-_LISTED_TASKS = 12
+# Up to so many tasks `every` lists all groups for their plain mean, which beyond is an integral.
+_LISTED_TASKS = 10
+# Where weights differ from group to group, up to so many (4095 groups); beyond, groups are drawn,
+# this often per image unless told otherwise.
+_WEIGHTED_TASKS = 12
 _DRAWS_FOR_EVERY = 8
 
 logger = logging.getLogger(__name__)
@@ -78,13 +82,12 @@ class DenseDistillation(nn.Module):
         super().__init__()
         check_choice("groups", groups, get_args(Groups))
         check_choice("reduction", reduction, get_args(Reduction))
-        if not (math.isfinite(temperature) and temperature > 0):
+        if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be a positive number, not {temperature!r}.")
-        if draws is not None and (groups in ("whole", "each") or draws < 1):
-            raise ValueError(
-                f"draws={draws} with groups={groups!r}: draws must be at least 1 "
-                "and goes with 'random' or 'every'."
-            )
+        if draws is not None and (not isinstance(draws, int) or draws < 1):
+            raise ValueError(f"draws must be 1 or more, not {draws!r}.")
+        if draws is not None and groups in ("whole", "each"):
+            raise ValueError(f"draws goes with groups='random' or 'every', not {groups!r}.")
         if per_image and groups != "random":
             raise ValueError(f"per_image goes with groups='random', not {groups!r}.")
         if total and groups != "every":
@@ -127,13 +130,14 @@ class DenseDistillation(nn.Module):
         teacher = teacher.detach()
         with _without_autocast(student.device.type):
             blocks = _Blocks.of(student, teacher, pool.sizes, self.temperature)
-            if self.groups == "every" and self.reduction != "element" and weights is None:
+            alike = self.reduction != "element" and weights is None
+            if self.groups == "every" and alike and pool.tasks > _LISTED_TASKS:
                 loss = pool_mean_divergence(*blocks) / self._divisor(pool)
             else:
                 loss = self._weigh(blocks, pool, generator, weights)
             loss = loss.mean() * (self.temperature**2 if self.tau_squared else 1.0)
             if self.total:
-                loss = loss * float(pool.count)
+                loss = loss * _as_float(pool)
             # 1, or NaN if a logit isn't finite, whether or not its group was drawn.
             intact = 1.0 + ((student - student) + (teacher - teacher)).detach().sum()
             loss = loss * intact
@@ -163,13 +167,7 @@ class DenseDistillation(nn.Module):
         else:
             divergence = divergence / self._divisor(pool)
         if weights is not None:
-            factor = weights(masks)
-            if factor.shape != masks.shape[:-1]:
-                raise ValueError(
-                    f"weights must give one number for each of the {list(masks.shape[:-1])} "
-                    f"groups, not a tensor of shape {list(factor.shape)}."
-                )
-            divergence = divergence * factor
+            divergence = divergence * _checked_weights(weights(masks), masks)
         return divergence.sum(-1) if self.groups == "each" else divergence.mean(-1)
 
     def _choose(
@@ -183,7 +181,7 @@ class DenseDistillation(nn.Module):
         if self.groups == "each":
             masks = torch.eye(pool.tasks, dtype=torch.bool, device=device)
             return masks, blocks.k
-        if self.groups == "every" and pool.tasks <= _LISTED_TASKS:
+        if self.groups == "every" and pool.tasks <= _WEIGHTED_TASKS:
             return _every(pool, device), _listed_divergence(blocks)
         if generator is None:
             raise ValueError(self._why_generator(pool))
@@ -210,10 +208,10 @@ class DenseDistillation(nn.Module):
 
     def _why_generator(self, pool: TaskPool) -> str:
         if self.groups == "random":
-            return "groups='random' draws groups: pass generator=torch.Generator()."
+            return "groups='random' draws groups: pass a generator, made once before training."
         return (
-            f"groups='every' with group-dependent weights draws groups beyond {_LISTED_TASKS} "
-            f"tasks, and there are {pool.tasks}: pass generator=torch.Generator()."
+            f"groups='every' with group-dependent weights draws groups beyond {_WEIGHTED_TASKS} "
+            f"tasks, and there are {pool.tasks}: pass a generator, made once before training."
         )
 
     def _say_that_it_samples(self, pool: TaskPool, draws: int) -> None:
@@ -225,6 +223,15 @@ class DenseDistillation(nn.Module):
                 pool.tasks,
                 draws,
             )
+
+
+def _as_float(pool: TaskPool) -> float:
+    try:
+        return float(pool.count)
+    except OverflowError:
+        raise ValueError(
+            f"The sum over 2^{pool.tasks} - 1 groups is too large for a number: leave out total."
+        ) from None
 
 
 def _without_autocast(device: str) -> AbstractContextManager[None]:
@@ -239,12 +246,13 @@ class _Layout(NamedTuple):
 
 
 def _make_layout(sizes: tuple[int, ...], device: torch.device) -> _Layout:
-    block = torch.cat([torch.full((size,), task) for task, size in enumerate(sizes)])
-    members = block[:, None] == torch.arange(len(sizes))
-    return _Layout(block.to(device), members.to(device, working_dtype(device)))
+    tasks = [torch.full((size,), task, device=device) for task, size in enumerate(sizes)]
+    block = torch.cat(tasks)
+    members = block[:, None] == torch.arange(len(sizes), device=device)
+    return _Layout(block, members.to(working_dtype(device)))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def _kept_layout(sizes: tuple[int, ...], device: torch.device) -> _Layout:
     # A tensor made in inference mode could never be used in training later.
     with torch.inference_mode(False):
@@ -285,7 +293,19 @@ class _Blocks(NamedTuple):
         b = _block_log_sum_exp(v, layout)
         log_p = u - a[:, layout.block]
         log_q = v - b[:, layout.block]
-        return cls(a, b, (log_p.exp() * (log_p - log_q)) @ layout.members)
+        return cls(a, b, _divergence_terms(log_p, log_q) @ layout.members)
+
+
+def _divergence_terms(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """Terms whose sum over a distribution is KL(p || q), none of them negative.
+
+    ``p (d + exp(-d) - 1)`` with ``d = log p - log q``: it adds ``q - p``, which sums to zero, to
+    ``p d``. So nothing cancels where q is near p, neither here nor in the gradient, ``q - p``.
+    """
+    p, d = log_p.exp(), log_p - log_q
+    near = d.clamp(-1, 1)
+    far = p * (d - 1) + log_q.exp()
+    return torch.where(d.abs() < 1, p * (near + torch.expm1(-near)), far)
 
 
 def _block_log_sum_exp(x: Tensor, layout: _Layout) -> Tensor:
@@ -306,25 +326,72 @@ def _masked_divergence(blocks: _Blocks, masks: Tensor) -> Tensor:
     log_w = a - a.masked_fill(~masks, -math.inf).logsumexp(-1, keepdim=True)
     log_v = b - b.masked_fill(~masks, -math.inf).logsumexp(-1, keepdim=True)
     w = log_w.masked_fill(~masks, -math.inf).exp()
-    return (w * (k + log_w - log_v)).sum(-1)
+    # Two equal numbers outside the group: a term of zero, and no gradient.
+    between = _divergence_terms(log_w.masked_fill(~masks, 0.0), log_v.masked_fill(~masks, 0.0))
+    return (w * k + between).sum(-1)
 
 
 def _listed_divergence(blocks: _Blocks) -> Tensor:
     """KL of every group, ``[B, 2^t - 1]`` in the order of `TaskPool.every`.
 
-    Each task doubles the list: the groups without it, itself, the groups joined with it. By the
-    chain rule a group costs O(1), and it is stable however far apart the blocks lie.
+    Each task doubles the list: the groups without it, itself, the groups joined with it. That
+    is O(1) for a group, and stable however far apart the blocks lie.
     """
     lse_a, lse_b, kl = (x[:, :1] for x in blocks)
     columns = zip(*(x.split(1, dim=1) for x in blocks), strict=True)
     for a, b, k in list(columns)[1:]:
-        joined_a, joined_b = torch.logaddexp(lse_a, a), torch.logaddexp(lse_b, b)
-        log_w, log_v = lse_a - joined_a, lse_b - joined_b
-        rest = (a - joined_a).exp() * (k + (a - joined_a) - (b - joined_b))
-        kl = torch.cat([kl, k, log_w.exp() * (kl + log_w - log_v) + rest], dim=1)
-        lse_a = torch.cat([lse_a, a, joined_a], dim=1)
+        joined_kl, joined_b = _Join.apply(lse_a, lse_b, kl, a, b, k)  # type: ignore[no-untyped-call]
+        kl = torch.cat([kl, k, joined_kl], dim=1)
         lse_b = torch.cat([lse_b, b, joined_b], dim=1)
+        lse_a = torch.cat([lse_a, a, torch.logaddexp(lse_a, a)], dim=1)
     return kl
+
+
+class _Join(torch.autograd.Function):
+    """Joins one task to many groups, by the chain rule for two parts.
+
+    With w and v the teacher's and the student's share of the group in the union,
+    ``KL = w KL_group + (1 - w) KL_task + KL(w || v)``.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0913 - two groups of three, as they are joined
+        ctx: Any, lse_a: Tensor, lse_b: Tensor, kl: Tensor, a: Tensor, b: Tensor, k: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        x, y = lse_a - a, lse_b - b
+        w, v = x.sigmoid(), y.sigmoid()
+        ctx.save_for_backward(w, v)
+        joined = w * kl + (-x).sigmoid() * k + _binary_divergence(x, y)
+        return joined, torch.logaddexp(lse_b, b)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_kl: Tensor, to_lse: Tensor) -> tuple[Tensor | None, ...]:
+        w, v = ctx.saved_tensors
+        to_group = to_kl * (v - w) + to_lse * v
+        to_task = (to_lse - to_group).sum(1, keepdim=True)
+        to_k = (to_kl - to_kl * w).sum(1, keepdim=True)
+        return None, to_group, to_kl * w, None, to_task, to_k
+
+
+def _binary_divergence(x: Tensor, y: Tensor) -> Tensor:
+    """KL between two coins with log-odds x and y, to full precision where they are near."""
+    low = -x.abs()  # the rarer side of the teacher's coin
+    d = torch.where(x > 0, x - y, y - x)
+    share = low.sigmoid()
+    near = torch.log1p(share * torch.expm1(d.clamp(max=1)))
+    far = logsigmoid(-low) - logsigmoid(-low - d)
+    return torch.where(d < 1, near, far) - share * d
+
+
+def _checked_weights(factor: Tensor, masks: Tensor) -> Tensor:
+    if not isinstance(factor, Tensor) or factor.shape != masks.shape[:-1]:
+        given = list(factor.shape) if isinstance(factor, Tensor) else type(factor).__name__
+        raise ValueError(
+            f"weights must give a tensor of shape {list(masks.shape[:-1])}, one number for each "
+            f"group, not {given}."
+        )
+    return factor
 
 
 def _check_logits(student: Tensor, teacher: Tensor, pool: TaskPool) -> None:

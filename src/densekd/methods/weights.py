@@ -70,6 +70,8 @@ class AdaptiveWeights:
                 "Class vectors need features [n, D] and labels [n], not "
                 f"{list(features.shape)} and {list(labels.shape)}."
             )
+        if labels.is_floating_point() or bool((labels < 0).any()):
+            raise ValueError("Labels within a task are whole numbers from 0.")
         counts = torch.bincount(labels, minlength=classes)
         if len(counts) != classes or not counts.all():
             raise ValueError(
@@ -149,11 +151,12 @@ class AdaptiveWeights:
         tasks = [name for name in state if name != "new"]
         if sorted(tasks) != sorted(f"tasks.{task}" for task in range(len(tasks))):
             raise ValueError(f"Not a state of AdaptiveWeights: it has {sorted(state)}.")
-        self._tasks, self._new, self._means = [], None, None
+        loaded = AdaptiveWeights(self.lambda_base, self.similarity, self.ratio)
         for task in range(len(tasks)):
-            self.remember(state[f"tasks.{task}"])
+            loaded.remember(state[f"tasks.{task}"])
         if "new" in state:
-            self.face(state["new"])
+            loaded.face(state["new"])
+        self._tasks, self._new, self._means = loaded._tasks, loaded._new, loaded._means
 
     def _checked(self, vectors: Tensor) -> Tensor:
         if vectors.ndim != 2 or 0 in vectors.shape:
@@ -163,7 +166,13 @@ class AdaptiveWeights:
                 f"Class vectors have {vectors.shape[1]} dimensions, "
                 f"those before had {self._tasks[0].shape[1]}."
             )
-        return vectors.detach().to(working_dtype(vectors.device))
+        vectors = vectors.detach().to(working_dtype(vectors.device), copy=True)
+        if self.similarity == "normalized" and bool((vectors.norm(dim=1) > 1 + 1e-6).any()):
+            raise ValueError(
+                "similarity='normalized' takes means of L2-normalised features, as class_vectors() "
+                "gives them; these are longer than 1."
+            )
+        return vectors
 
     def _on(self, masks: Tensor) -> "_Means":
         """The means on the masks' device, which is where they stay."""

@@ -29,13 +29,24 @@ def blocks(tasks: int, scale: float) -> Tensor:
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0, 25.0, 60.0, 1e3, 1e8])
-@pytest.mark.parametrize("tasks", [1, 2, 3, 6, 12])
+@pytest.mark.parametrize("tasks", [2, 3, 6, 12])
 def test_mean_and_gradient_equal_the_sum_over_subsets(tasks: int, scale: float) -> None:
     x = blocks(tasks, scale)
     value, gradient = pool_log_sum_exp(x)
     expected, expected_gradient = by_listing(x)
-    assert ((value - expected).abs() <= 1e-9 * (1 + expected.abs())).all()
-    assert (gradient - expected_gradient).abs().max() < 1e-9
+    assert ((value - expected).abs() <= 1e-11 * (1 + expected.abs())).all()
+    assert (gradient - expected_gradient).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize("gap", [27.0, 40.0, 1e3, 1e30])
+def test_far_apart_blocks_are_weighed_by_who_comes_first(gap: float) -> None:
+    """60 blocks in steps of a wide gap: the highest member is all that a group sees."""
+    tasks = 60
+    x = -gap * torch.arange(tasks, dtype=torch.float64)[None]
+    first = torch.exp2(tasks - 1 - torch.arange(tasks, dtype=torch.float64)) / (2.0**tasks - 1)
+    value, gradient = pool_log_sum_exp(x)
+    torch.testing.assert_close(gradient[0], first, rtol=0, atol=1e-11)
+    torch.testing.assert_close(value[0], (first * x[0]).sum(), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("tasks", [5, 50, 300])
@@ -46,7 +57,7 @@ def test_the_nodes_that_suffice_for_any_data_give_the_same_as_those_for_this_dat
     x = x - (x.logsumexp(-1, keepdim=True) + math.log(dense._half_share(tasks)))
     near = dense._integrate(x, -x.min().item())
     far = dense._integrate(x, dense._span(tasks) + math.log(tasks))
-    assert all((a - b).abs().max() < 1e-9 for a, b in zip(near, far, strict=True))
+    assert all((a - b).abs().max() < 1e-11 for a, b in zip(near, far, strict=True))
 
 
 @pytest.mark.parametrize("tasks", [2, 10, 50, 400])
@@ -54,14 +65,14 @@ def test_closing_gaps_bounds_the_span_for_any_data(tasks: int) -> None:
     wide = -1e6 * torch.arange(tasks, dtype=torch.float64)[None]
     position, _ = dense._close_gaps(wide)
     assert -position.min().item() <= dense._span(tasks) + 1e-9
-    assert dense._span(tasks) < 400
+    assert dense._span(tasks) < 600
 
 
 def test_the_step_keeps_the_bound_that_the_derivation_promises() -> None:
     frequency = 2 * math.pi / dense._STEP
-    assert 2 * frequency**2 * abs(gamma(-1j * frequency)) < 1e-8
-    assert math.exp(2 * dense._LEFT) < 2e-10
-    assert math.exp(-math.exp(dense._RIGHT)) < 1e-10
+    assert 2 * frequency**2 * abs(gamma(-1j * frequency)) < 3e-12
+    assert math.exp(2 * dense._LEFT) < 1e-12
+    assert math.exp(-math.exp(dense._RIGHT)) < 1e-12
     assert math.exp(-math.exp(dense._FLAT)) < 1e-300
 
 

@@ -79,6 +79,61 @@ def test_value_and_gradient_equal_the_reference(sizes: list[int], scale: float) 
                 assert_close(given, student, expected, 1e-5)
 
 
+@pytest.mark.parametrize("scale", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("sizes", [[3, 1], [2, 2, 2], [5, 1, 1, 1], [1] * 6, [3] * 9], ids=str)
+def test_the_integral_agrees_with_the_list(
+    sizes: list[int], scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student, teacher = logits(sizes, scale)
+    loss = DenseDistillation("every")
+    listed = loss(student, teacher, sizes)
+    (slope,) = torch.autograd.grad(listed, student)
+    monkeypatch.setattr(distill, "_LISTED_TASKS", 1)
+    integral = loss(student, teacher, sizes)
+    (other,) = torch.autograd.grad(integral, student)
+    assert integral.item() == pytest.approx(listed.item(), rel=1e-8)
+    assert (slope - other).abs().max() <= 1e-8 * slope.abs().max()
+
+
+@pytest.mark.parametrize("difference", [1e-6, 1e-3, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 20.0, 100.0])
+@pytest.mark.parametrize("sizes", [[1, 1], [10, 10], [2, 2, 2], [5, 1, 1, 1, 1, 1]], ids=str)
+def test_a_student_near_its_teacher_keeps_its_digits(
+    sizes: list[int], scale: float, difference: float
+) -> None:
+    """Where the loss is a small difference of large numbers."""
+    student, teacher = logits(sizes, scale)
+    old = sum(sizes)
+    near = (teacher + difference * student[:, :old].detach() / scale).requires_grad_()
+    drawn = TaskPool(sizes).sample(generator(), 3)
+    for groups in GROUPS:
+        given = DenseDistillation(groups, draws=3 if groups == "random" else None)(
+            near, teacher, sizes, generator=generator()
+        )
+        expected = precisely(near, teacher, sizes, groups, group_numbers(drawn))
+        if expected.value > 1e-15:
+            assert_close(given, near, expected, 1e-5)
+
+
+def precisely(
+    student: Tensor,
+    teacher: Tensor,
+    sizes: list[int],
+    groups: Groups,
+    drawn: list[reference.Group],
+) -> reference.Loss:
+    """The reference with NumPy's widest floats, as float64 has too few digits for these cases."""
+    wide = np.longdouble
+    loss = reference.distillation(
+        student.detach().numpy().astype(wide),
+        teacher.numpy().astype(wide),
+        sizes,
+        groups,
+        drawn=drawn,
+    )
+    return reference.Loss(float(loss.value), loss.gradient.astype(np.float64))
+
+
 @pytest.mark.parametrize("options", [{"tau_squared": False}, {"temperature": 4.0}])
 @pytest.mark.parametrize("groups", GROUPS)
 def test_temperature_options_equal_the_reference(groups: Groups, options: dict[str, float]) -> None:
@@ -332,11 +387,13 @@ def test_compiles_into_one_graph(groups: Groups) -> None:
     source, other = generator(1), generator(2)
     for sizes in ([5, 3, 2], [3, 5, 2], [2, 2, 3, 3]):
         student, teacher = logits(sizes, dtype=torch.float32)
-        for seed, chosen in ((5, source), (6, source), (5, other)):
-            chosen.manual_seed(seed)
+        for chosen in (source, other, source):
+            state = chosen.get_state()
             plain = loss(student, teacher, sizes, generator=chosen)
-            chosen.manual_seed(seed)
+            drawn = chosen.get_state()
+            chosen.set_state(state)
             fused = compiled(student, teacher, sizes, generator=chosen)
+            assert torch.equal(chosen.get_state(), drawn)
             assert fused.item() == pytest.approx(plain.item(), rel=1e-6)
             torch.testing.assert_close(
                 *(torch.autograd.grad(x, student)[0] for x in (fused, plain)), rtol=1e-5, atol=1e-9
@@ -344,20 +401,26 @@ def test_compiles_into_one_graph(groups: Groups) -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_function_draws_as_often_as_it_says() -> None:
+def test_a_compiled_step_draws_as_often_and_in_the_order_that_it_says() -> None:
     torch.compiler.reset()
     sizes = [3] * 8
-    student, teacher = (x.detach() for x in logits(sizes))
+    student, teacher = logits(sizes)
     loss = DenseDistillation("random")
 
-    def twice(source: torch.Generator) -> Tensor:
-        calls = [loss(student, teacher, sizes, generator=source) for _ in range(2)]
-        return torch.stack(calls)
+    def step(student: Tensor, source: torch.Generator) -> Tensor:
+        first, _, third = (loss(student, teacher, sizes, generator=source) for _ in range(3))
+        return torch.stack([third, first])
 
-    compiled: Callable[[torch.Generator], Tensor] = torch.compile(twice, fullgraph=True)
-    plain = twice(generator(4))
-    assert plain[0] != plain[1]
-    torch.testing.assert_close(compiled(generator(4)), plain)
+    compiled: Callable[[Tensor, torch.Generator], Tensor] = torch.compile(step, fullgraph=True)
+    plain_source, source = generator(4), generator(4)
+    for _ in range(3):
+        plain, fused = step(student, plain_source), compiled(student, source)
+        assert plain[0] != plain[1]
+        torch.testing.assert_close(fused, plain)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(x.sum(), student)[0] for x in (fused, plain))
+        )
+        assert torch.equal(source.get_state(), plain_source.get_state())
 
 
 def test_evaluation_before_training_does_not_spoil_training() -> None:
@@ -377,7 +440,7 @@ def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
     sizes = [3, 1, 2, 4]
     student, teacher = logits(sizes, batch=2)
     listed = DenseDistillation("every", reduction="element")(student, teacher, sizes)
-    monkeypatch.setattr(distill, "_LISTED_TASKS", 3)
+    monkeypatch.setattr(distill, "_WEIGHTED_TASKS", 3)
     loss = DenseDistillation("every", reduction="element", draws=2000)
     source = generator()
     with caplog.at_level(logging.WARNING, "densekd"):
@@ -405,8 +468,10 @@ def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
         ),
         (lambda: DenseDistillation("each", temperature=0.0), r"temperature.*0\.0"),
         (lambda: DenseDistillation("each", temperature=math.nan), r"temperature.*nan"),
-        (lambda: DenseDistillation("whole", draws=2), r"draws=2 with groups='whole'"),
-        (lambda: DenseDistillation("random", draws=0), r"draws=0.*at least 1"),
+        (lambda: DenseDistillation("each", temperature=cast(Any, "2")), "temperature.*'2'"),
+        (lambda: DenseDistillation("whole", draws=2), r"draws goes with.*'whole'"),
+        (lambda: DenseDistillation("random", draws=0), r"draws must be 1 or more, not 0"),
+        (lambda: DenseDistillation("random", draws=cast(Any, 2.5)), r"draws.*not 2\.5"),
         (lambda: DenseDistillation("every", per_image=True), r"per_image.*'every'"),
         (lambda: DenseDistillation("random", total=True), r"total.*'random'"),
     ],
@@ -440,18 +505,25 @@ def test_bad_logits_get_a_sentence(
 
 def test_a_missing_generator_is_named() -> None:
     student, teacher = logits([2] * 13)
-    with pytest.raises(ValueError, match=r"groups='random' draws.*generator="):
+    with pytest.raises(ValueError, match=r"groups='random' draws.*pass a generator"):
         DenseDistillation("random")(student, teacher, [2] * 13)
-    with pytest.raises(ValueError, match=r"beyond 12 tasks, and there are 13.*generator="):
+    with pytest.raises(ValueError, match=r"beyond 12 tasks, and there are 13.*pass a gen"):
         DenseDistillation("every", reduction="element")(student, teacher, [2] * 13)
 
 
 def test_weights_of_the_wrong_shape_are_refused() -> None:
     student, teacher = logits([2, 2])
-    with pytest.raises(ValueError, match=r"\[3\] groups.*\[3, 1\]"):
-        DenseDistillation("every")(
-            student, teacher, [2, 2], weights=lambda masks: torch.ones(len(masks), 1)
-        )
+    loss = DenseDistillation("every")
+    with pytest.raises(ValueError, match=r"shape \[3\], one number.*not \[3, 1\]"):
+        loss(student, teacher, [2, 2], weights=lambda masks: torch.ones(len(masks), 1))
+    with pytest.raises(ValueError, match=r"shape \[3\], one number.*not list"):
+        loss(student, teacher, [2, 2], weights=lambda masks: cast(Any, [1.0] * 3))
+
+
+def test_a_sum_too_large_for_a_number_is_refused() -> None:
+    logits_ = torch.zeros(1, 1100)
+    with pytest.raises(ValueError, match=r"2\^1100 - 1 groups.*leave out total"):
+        DenseDistillation("every", total=True)(logits_, logits_, [1] * 1100)
 
 
 def test_print_shows_the_options() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from densekd import AdaptiveWeights, DenseDistillation, TaskPool
+from densekd.losses import distill
 from densekd.methods.weights import Ratio, Similarity
 
 import reference
@@ -144,6 +145,67 @@ def test_rescaling_by_nothing_is_refused() -> None:
     weights.remember(torch.ones(2, 3))
     with pytest.raises(ValueError, match="same mean vector"):
         weights.face(torch.ones(4, 3))
+
+
+def test_vectors_are_copied_and_a_failed_load_changes_nothing() -> None:
+    weights = facing()
+    before = weights(TaskPool(SIZES).every())
+    weights.state_dict()  # holds the tensors themselves
+    own = vectors(4, 0)
+    other = AdaptiveWeights(1.0)
+    other.remember(own)
+    own.zero_()
+    assert other.state_dict()["tasks.0"].any()
+    with pytest.raises(ValueError, match="7 dimensions"):
+        weights.load_state_dict({"tasks.0": vectors(4, 0), "tasks.1": torch.zeros(2, 7)})
+    assert torch.equal(weights(TaskPool(SIZES).every()), before)
+
+
+def test_normalized_refuses_vectors_that_are_not() -> None:
+    with pytest.raises(ValueError, match="longer than 1"):
+        AdaptiveWeights(1.0, "normalized").remember(torch.full((2, 3), 5.0))
+
+
+def test_negative_labels_are_refused() -> None:
+    with pytest.raises(ValueError, match="whole numbers from 0"):
+        AdaptiveWeights(1.0).class_vectors(torch.ones(2, 2), torch.tensor([0, -1]), 2)
+
+
+def many(tasks: int) -> tuple[AdaptiveWeights, torch.Tensor, torch.Tensor, list[int]]:
+    weights, sizes = AdaptiveWeights(20.0), [2] * tasks
+    for task in range(tasks):
+        weights.remember(vectors(2, task % 5))
+    weights.face(vectors(3, 9))
+    source = torch.Generator().manual_seed(tasks)
+    student, teacher = torch.randn(2, 3, 2 * tasks, generator=source, dtype=torch.float64)
+    return weights, student, teacher, sizes
+
+
+def test_drawing_groups_with_their_weights_averages_to_every_group() -> None:
+    weights, student, teacher, sizes = many(6)
+    every = DenseDistillation("every")(student, teacher, sizes, weights=weights)
+    source = torch.Generator().manual_seed(0)
+    for per_image in (False, True):
+        loss = DenseDistillation("random", draws=300, per_image=per_image)
+        drawn = torch.stack(
+            [loss(student, teacher, sizes, generator=source, weights=weights) for _ in range(20)]
+        )
+        assert abs(drawn.mean() - every) < 5 * drawn.std() / 20**0.5
+
+
+def test_beyond_twelve_tasks_weighted_groups_are_drawn_without_bias() -> None:
+    weights, student, teacher, sizes = many(13)
+    masks = TaskPool(sizes).every()
+    source = torch.Generator().manual_seed(0)
+    # All 8191 groups at once, as if each had been drawn once for each image.
+    blocks = distill._Blocks.of(student, teacher, tuple(sizes), 2.0)
+    every = (distill._listed_divergence(blocks) * weights(masks)).mean()
+    every = every * 4 / TaskPool(sizes).mean_group_size
+    loss = DenseDistillation("every", draws=300)
+    drawn = torch.stack(
+        [loss(student, teacher, sizes, generator=source, weights=weights) for _ in range(20)]
+    )
+    assert abs(drawn.mean() - every) < 5 * drawn.std() / 20**0.5
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 2], [0, 1, 3]])
