@@ -91,6 +91,9 @@ def list_sources(data_dir: DataDir = None) -> None:
 def check(
     source: SourceName,
     data_dir: DataDir = None,
+    classes_file: Annotated[
+        Path | None, typer.Option(help="The classes to take of imagenet:PATH, one per line.")
+    ] = None,
     image_column: Annotated[str | None, typer.Option(help="Of images, for hub:NAME.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Of labels, for hub:NAME.")] = None,
 ) -> None:
@@ -102,13 +105,17 @@ def check(
 
     kind, rest = sources.parse(source)
     options = sources.SourceOptions(
-        data_dir, image_column=image_column, label_column=label_column, download=False
+        data_dir,
+        classes_file=classes_file,
+        image_column=image_column,
+        label_column=label_column,
+        download=False,
     )
     match kind:
         case "cifar10" | "cifar100":
             _check_cifar(kind, sources.data_dir(data_dir))
         case "folder" | "imagenet" | "imagenet100":
-            _check_folder(kind, Path(rest).expanduser())
+            _check_folder(kind, Path(rest).expanduser(), classes_file)
             return
     with _progress(f"Reading {source}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
@@ -169,23 +176,23 @@ def _check_cifar(name: "Name", where: Path) -> None:
         raise typer.Exit(1)
 
 
-def _check_folder(kind: str, path: Path) -> None:
-    from densekd.data import find, folder
+def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
+    from densekd.data import find, folder, sources
 
-    if kind != "folder":
-        find.class_names(path / "train")  # says so if this is not laid out as ImageNet
-    found = find.find_images(path)
+    if kind == "folder":
+        found = find.find_images(path)
+    else:
+        found = folder.find_imagenet(path, sources.imagenet_classes(kind, path, classes_file))
     with _progress(f"Reading {_shown(path)}", "images") as on_progress:
-        report = folder.check_folder(path, on_progress)
+        report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})
-    unused = set(found.left_out)
-    unreadable = [entry for entry in report.left_out if entry not in unused]
-    for title, entries in (("Not used", found.left_out), ("Can't be read", unreadable)):
+    for title, entries in (("Not used", found.left_out), ("Can't be read", report.unreadable)):
         if entries:
             typer.echo(f"{title} ({_number(len(entries))}):")
         for file, reason in entries:
             typer.echo(f"  {_shown(file)}: {reason}")
-    if unreadable:
+    folder.check_usable(path, report.images)
+    if report.unreadable:
         raise typer.Exit(1)
     typer.echo("Every image can be read.")
 
@@ -253,7 +260,7 @@ class _Lines:
 def _console(stderr: bool = False) -> Console:
     """A console that takes names as they are, and doesn't break lines that go into a file."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 10_000
+    width = None if stream is not None and stream.isatty() else 10_000
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, width=width)
 
 

@@ -73,6 +73,19 @@ def test_no_test_image_in_any_memory_and_no_image_twice(
         )
 
 
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 9), st.integers(0, 2**31))
+def test_the_same_seed_gives_the_same_batches(n: int, size: int, epoch: int, seed: int) -> None:
+    source = torch.Generator().manual_seed(n)
+    pixels = torch.randint(0, 256, (n, 3, 5, 5), dtype=torch.uint8, generator=source)
+    data = Split(PixelImages(pixels), torch.arange(n))
+    augment = Augment((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), padding=1, brightness=0.2)
+    first, second = (list(Batches(data, size, augment, Seeds(seed)).epoch(epoch)) for _ in range(2))
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.labels, b.labels)
+        assert torch.equal(a.images, b.images)
+
+
 @given(st.integers(1, 90), st.integers(1, 40), st.integers(1, 5), st.integers(0, 9), counts)
 def test_shares_partition_an_epoch(n: int, size: int, world: int, epoch: int, seed: int) -> None:
     assume(n >= world and size >= world)

@@ -73,7 +73,8 @@ def _read(path: Path) -> dict[str, Array]:
                     f"{path} has no {' and no '.join(missing)}; it needs {', '.join(_KEYS)}."
                 )
             return {key: _array(path, file, key) for key in (*_KEYS, "names") if key in file}
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # Besides damage: more than there is memory for, an unknown compression, a password.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged ({error}); write it again.") from error
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from densekd.data.augment import Augment
 from densekd.data.dataset import FileImages, Images, Split
-from densekd.data.decode import CropDataset
+from densekd.data.decode import CropDataset, UnreadableImage
 from densekd.seeds import Seeds
 
 
@@ -48,9 +48,9 @@ class Batches:
 
     Args:
         data: images and labels; images in memory are kept on the device of ``augment``.
-        size: the most images in a batch, over all ranks.
-        augment: how images are augmented and normalised. Images in files are cropped and
-            flipped as they are decoded, and only normalised by it.
+        size: the most images in a batch, over all ranks (more only where a rank would get none).
+        augment: how images are augmented and normalised. Images in files are cropped to a
+            random part and flipped as they are decoded, and only normalised by it.
         seeds: where order and augmentation come from, at a place of their own.
         share: this process's part of each batch.
         workers: processes that decode files; images in memory need none.
@@ -129,6 +129,8 @@ class _Reader:
 
     def plain(self, size: int) -> Iterator[Batch]:
         """All images in their order, ``size`` at a time."""
+        if len(self.labels) == 0:
+            return
         if isinstance(self.images, FileImages):
             yield from self._decoded(list(torch.arange(len(self.labels)).split(size)), None)
             return
@@ -143,6 +145,14 @@ class _Reader:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
         )
-        for part, pixels in zip(parts, loader, strict=True):
+        for part, pixels in zip(parts, _in_one_sentence(loader), strict=True):
             pixels = pixels.to(self.device, non_blocking=True)
             yield Batch(self.augment.normalise(pixels), self.labels[part.to(self.device)])
+
+
+def _in_one_sentence(loader: Iterable[Tensor]) -> Iterator[Tensor]:
+    """What the loader gives; of an error in a worker only its own words, not where it arose."""
+    try:
+        yield from loader
+    except UnreadableImage as error:
+        raise UnreadableImage(str(error).strip().rpartition("UnreadableImage: ")[2]) from None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +68,7 @@ class FileImages:
         """The content of all files, one after the other, and their lengths."""
         contents = [f if isinstance(f, bytes) else f.read_bytes() for f in self.files]
         return {
-            "bytes": torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8),
+            "bytes": torch.from_numpy(np.frombuffer(b"".join(contents), np.uint8).copy()),
             "lengths": torch.tensor([len(content) for content in contents]),
             "size": torch.tensor(self.size),
         }
@@ -79,11 +80,12 @@ Images = PixelImages | FileImages
 def join_images(parts: Sequence[Images]) -> Images:
     """The images of all ``parts``, one part after the other."""
     pixels = [part.pixels for part in parts if isinstance(part, PixelImages)]
-    if len(pixels) == len(parts):
-        return PixelImages(torch.cat(pixels))
     files = [part for part in parts if isinstance(part, FileImages)]
-    if len(files) != len(parts) or len({part.size for part in files}) != 1:
+    shapes = {part.shape[1:] for part in pixels} | {(part.size,) for part in files}
+    if len(shapes) != 1:
         raise ValueError("Images in memory and in files, or of different sizes, can't be joined.")
+    if pixels:
+        return PixelImages(torch.cat(pixels))
     return FileImages(tuple(file for part in files for file in part.files), files[0].size)
 
 
@@ -123,6 +125,12 @@ class Split:
         return Split(self.images.take(index), self.labels[index])
 
 
+def join_splits(parts: Sequence[Split]) -> Split:
+    """All ``parts`` as one split: what is new and the exemplars, for the stream ``merged``."""
+    labels = torch.cat([part.labels for part in parts])
+    return Split(join_images([part.images for part in parts]), labels)
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A classification data set.
@@ -157,12 +165,16 @@ class Dataset:
 
 
 def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of each channel of uint8 ``[n, 3, H, W]``, from 0 to 1."""
+    """Mean and standard deviation of each channel of uint8 ``[n, 3, H, W]``, from 0 to 1.
+
+    A channel that is the same everywhere has a deviation of 1, so that one can divide by it.
+    """
     counts = torch.stack([torch.bincount(pixels[:, c].flatten(), minlength=256) for c in range(3)])
     shares = counts.double() / counts.sum(1, keepdim=True)
     levels = torch.arange(256, dtype=torch.float64) / 255
     mean = shares @ levels
     std = (shares @ levels.square() - mean.square()).clamp(min=0).sqrt()
+    std[counts.amax(1) == counts.sum(1)] = 1.0
     red, green, blue = mean.tolist()
     red_std, green_std, blue_std = std.tolist()
     return (red, green, blue), (red_std, green_std, blue_std)

@@ -2,9 +2,8 @@
 
 import functools
 import logging
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,23 +32,23 @@ from densekd.data.find import (
     find_images,
     list_folder,
 )
-from densekd.seeds import Seeds
+from densekd.data.split import held_out
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FolderReport:
-    """What a folder holds once every file has been decoded.
+    """What is left of a folder's images once every file has been decoded.
 
     Args:
         images: for ``train`` and ``val`` or ``test``, else for ``all``, the number of readable
             images of each class.
-        left_out: what can't be read or isn't used, with the reason.
+        unreadable: what can't be read, with the reason.
     """
 
     images: dict[str, dict[str, int]]
-    left_out: list[LeftOut]
+    unreadable: list[LeftOut]
 
 
 def load_folder(
@@ -78,7 +77,11 @@ def load_folder(
     found = find_images(path)
     images, items = _read(found, image_size, memory_bytes, on_progress, look=True)
     if WHOLE in found.parts:
-        items = _draw_test(items, test_fraction, seed)
+        tested = held_out([item.label for item in items], test_fraction, seed).tolist()
+        items = [
+            item._replace(part="test" if test else TRAIN)
+            for item, test in zip(items, tested, strict=True)
+        ]
     return _dataset("folder", path, images, items)
 
 
@@ -99,6 +102,13 @@ def load_imagenet(
         memory_bytes: images that take no more than this are decoded now and kept in memory.
         on_progress: called with the number of files read so far, and of all.
     """
+    found = find_imagenet(path, classes)
+    images, items = _read(found, image_size, memory_bytes, on_progress, look=False)
+    return _dataset("imagenet", path, images, items)
+
+
+def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> Found:
+    """The files of an ImageNet, of all classes or of some; see `load_imagenet`."""
     top = list_folder(path)
     for part in (TRAIN, "val"):
         if part not in top.folders:
@@ -109,8 +119,7 @@ def load_imagenet(
     found = find_divided(top, "val", classes)
     if classes is not None:
         _check_wanted(path / TRAIN, classes, found.parts[TRAIN])
-    images, items = _read(found, image_size, memory_bytes, on_progress, look=False)
-    return _dataset("imagenet", path, images, items)
+    return found
 
 
 def imagenet100_classes(wnids: Sequence[str]) -> list[str]:
@@ -129,42 +138,48 @@ def imagenet100_classes(wnids: Sequence[str]) -> list[str]:
     return sorted(str(wnid) for wnid in drawn)
 
 
-def read_classes_file(path: Path) -> list[str]:
-    """The classes that a text file names, one per line; blank lines and # comments don't count."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} can't be read as a text file with one class per line ({error})."
-        ) from error
-    # A # within a name, such as C#, is part of it.
-    names = [name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip())]
-    if not names:
-        raise ValueError(f"{path} names no class; it must have one per line.")
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        raise ValueError(f"{path} names the class {name!r} {count} times; keep one of them.")
-    return names
-
-
-def check_folder(path: Path, on_progress: Progress | None = None) -> FolderReport:
-    """Decode every image under a folder of either layout, to find those that can't be.
+def check_images(found: Found, on_progress: Progress | None = None) -> FolderReport:
+    """Decode every image that was found, to tell those that can't be.
 
     Args:
-        path: as for `load_folder` or `load_imagenet`.
+        found: by `find_images` or `find_imagenet`.
         on_progress: called with the number of files read so far, and of all.
     """
-    found = find_images(path)
     images = {part: dict.fromkeys(classes, 0) for part, classes in found.parts.items()}
-    left_out = list(found.left_out)
+    unreadable: list[LeftOut] = []
     items = _items(found)
     reasons = in_threads(why_unreadable, [item.file for item in items], on_progress)
     for item, reason in zip(items, reasons, strict=True):
         if reason is None:
             images[item.part][item.label] += 1
         else:
-            left_out.append((item.file, reason))
-    return FolderReport(images, left_out)
+            unreadable.append((item.file, reason))
+    return FolderReport(images, unreadable)
+
+
+def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
+    """Raise unless there is something to learn from, and of every class that is tested.
+
+    Args:
+        path: where the images are.
+        images: for each part, the number of images of each class.
+    """
+    learned = _with_images(part for name, part in images.items() if name in (TRAIN, WHOLE))
+    tested = _with_images(part for name, part in images.items() if name not in (TRAIN, WHOLE))
+    if not learned | tested:
+        raise ValueError(
+            f"{path} has no readable image in its class folders; put images into "
+            f"{path}/<class>/, or into {path}/train/<class>/ and {path}/val/<class>/."
+        )
+    if tested - learned:
+        raise ValueError(
+            f"{path} has test images but no training images of the class "
+            f"{min(tested - learned)!r}; add some, or remove the class."
+        )
+
+
+def _with_images(parts: Iterable[Mapping[str, int]]) -> set[str]:
+    return {name for part in parts for name, count in part.items() if count}
 
 
 class _Item(NamedTuple):
@@ -203,14 +218,16 @@ def _read(
     needed = len(files) * 3 * size**2
     if needed <= memory_bytes:
         logger.info(
-            "Decoding %d images into memory: their %d bytes are within the limit of %d.",
+            "Decoding %d images into memory, once, as centre crops: their %d bytes are within the "
+            "limit of %d.",
             *(len(files), needed, memory_bytes),
         )
         pixels, kept, unreadable = decode_all(files, size, on_progress)
         _log_left_out(unreadable)
         return PixelImages(pixels), [items[i] for i in kept]
     logger.info(
-        "Leaving %d images in their files until needed: their %d bytes are over the limit of %d.",
+        "Leaving %d images in their files, of which each epoch takes another random part: their "
+        "%d bytes are over the limit of %d.",
         *(len(files), needed, memory_bytes),
     )
     if look:
@@ -227,36 +244,16 @@ def _log_left_out(left_out: Iterable[LeftOut]) -> None:
         logger.warning("Left out %r: %s.", str(path), reason)
 
 
-def _draw_test(items: list[_Item], fraction: float, seed: int) -> list[_Item]:
-    """The items of each class divided at random into train and test."""
-    places: dict[str, list[int]] = {}
-    for place, item in enumerate(items):
-        places.setdefault(item.label, []).append(place)
-    divided = [item._replace(part=TRAIN) for item in items]
-    for label, own in places.items():
-        count = min(max(1, round(len(own) * fraction)), len(own) - 1) if fraction else 0
-        drawn = torch.randperm(len(own), generator=Seeds(seed).at(label).generator("split"))
-        for i in drawn[:count].tolist():
-            divided[own[i]] = items[own[i]]._replace(part="test")
-    return divided
-
-
 def _dataset(kind: str, path: Path, images: Images, items: list[_Item]) -> Dataset:
     """The data set of images that can be read; ``items`` describes each."""
-    if not items:
-        raise ValueError(
-            f"{path} has no readable image in its class folders; put images into "
-            f"{path}/<class>/, or into {path}/train/<class>/ and {path}/val/<class>/."
-        )
-    learned = {item.label for item in items if item.part == TRAIN}
-    tested = {item.label for item in items if item.part != TRAIN}
-    if tested - learned:
-        raise ValueError(
-            f"{path} has test images but no training images of the class "
-            f"{min(tested - learned)!r}; add some, or remove the class."
-        )
-    if learned - tested:
-        names = ", ".join(map(repr, sorted(learned - tested)))
+    counts: dict[str, Counter[str]] = {}
+    for item in items:
+        counts.setdefault(item.part, Counter())[item.label] += 1
+    check_usable(path, counts)
+    learned = set(counts.pop(TRAIN))
+    untested = learned - _with_images(counts.values())
+    if untested:
+        names = ", ".join(map(repr, sorted(untested)))
         logger.warning("%s has only training images, none to test on, of: %s.", path, names)
     classes = tuple(sorted(learned))
     rank = {label: i for i, label in enumerate(classes)}

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from densekd.data.dataset import Dataset, PixelImages, Progress, Split, channel_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.seeds import Seeds
+from densekd.data.split import held_out
 
 # Of each class, where a data set has no test images with labels.
 _TEST_FRACTION = 0.2
@@ -206,11 +206,6 @@ def _counter(total: int, on_progress: Progress | None) -> Callable[[], None]:
 
 
 def _draw_test(whole: Split, seed: int) -> list[Split]:
-    """Training and test images, drawn class by class; a class of one image keeps it to learn."""
-    held_out = torch.zeros(len(whole), dtype=torch.bool)
-    for label in whole.labels.unique().tolist():
-        own = (whole.labels == label).nonzero().flatten()
-        count = min(max(1, round(len(own) * _TEST_FRACTION)), len(own) - 1)
-        order = torch.randperm(len(own), generator=Seeds(seed).at(label).generator("split"))
-        held_out[own[order[:count]]] = True
-    return [whole.take(chosen.nonzero().flatten()) for chosen in (~held_out, held_out)]
+    """Training and test images, drawn class by class."""
+    tested = held_out(whole.labels.tolist(), _TEST_FRACTION, seed)
+    return [whole.take(chosen.nonzero().flatten()) for chosen in (~tested, tested)]

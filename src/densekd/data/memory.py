@@ -78,10 +78,16 @@ class ExemplarMemory:
         """
         if self.selection != "random" and features is None:
             raise ValueError(f"selection={self.selection!r} needs the images' features.")
+        ranks = train.labels - self.classes
+        if bool(((ranks < 0) | (ranks >= classes)).any()):
+            last = self.classes + classes - 1
+            raise ValueError(f"The labels of new classes must be {self.classes} to {last}.")
+        # Raises, before anything changes, if these could not be kept together later.
+        join_images([*self._kept[:1], train.images.take(torch.arange(0))])
         quota = self.quota.of(self.classes + classes)
-        counts = torch.bincount(train.labels - self.classes, minlength=classes)
-        if len(counts) != classes:
-            raise ValueError(f"The labels are not of {classes} new classes.")
+        if quota == 0:
+            logger.warning("No class keeps an exemplar: the memory is smaller than the classes.")
+        counts = torch.bincount(ranks, minlength=classes)
         for rank in torch.nonzero(counts < quota).flatten().tolist():
             logger.warning(
                 "Class %d has %d images, fewer than the %d exemplars it may keep: all are kept.",
@@ -89,7 +95,7 @@ class ExemplarMemory:
                 int(counts[rank]),
                 quota,
             )
-        chosen = self._choose(train.labels - self.classes, counts, quota, generator, features)
+        chosen = self._choose(ranks, counts, quota, generator, features)
         self._kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]
         self._kept += [train.images.take(index) for index in chosen]
 
@@ -109,12 +115,14 @@ class ExemplarMemory:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace what is kept by what `state_dict` gave."""
-        self._kept = []
+        kept: list[Images] = []
         if state:
-            images, start = images_from_state(state), 0
-            for count in state["counts"].tolist():
-                self._kept.append(images.take(torch.arange(start, start + count)))
-                start += count
+            images = images_from_state(state)
+            counts = state["counts"].tolist()
+            if sum(counts) != len(images):
+                raise ValueError(f"{len(images)} exemplars were stored for {sum(counts)} places.")
+            kept = [images.take(part) for part in torch.arange(len(images)).split(counts)]
+        self._kept = kept
 
     def _choose(
         self,
@@ -156,13 +164,18 @@ def herding(features: list[Tensor], count: int) -> list[Tensor]:
     # The pick in which an image was first chosen; the others are ranked behind by similarity.
     likeness = _products(rows, mean, present)
     first = torch.full_like(likeness, float(_MOST_PICKS)) + (4 - likeness)
-    weight = mean
-    for pick in range(_MOST_PICKS if count else 0):
-        best = _products(rows, weight, present).argmax(1)
-        _note(first, best, pick)
-        weight = weight + mean - rows[torch.arange(len(rows)), best]
-        if bool(((first < _MOST_PICKS).sum(1) >= wanted).all()):
+    weight, open_ = mean, torch.arange(len(rows))
+    for pick in range(_MOST_PICKS):
+        unfinished = (first[open_] < _MOST_PICKS).sum(1) < wanted[open_]
+        if not bool(unfinished.all()):
+            # A class of many equal images would hold up the others.
+            open_ = open_[unfinished]
+            rows, mean, weight, present = (x[unfinished] for x in (rows, mean, weight, present))
+        if len(open_) == 0:
             break
+        best = _products(rows, weight, present).argmax(1)
+        _note(first, open_, best, pick)
+        weight = weight + mean - rows[torch.arange(len(rows)), best]
     return _ordered(first, wanted)
 
 
@@ -179,12 +192,12 @@ def greedy(features: list[Tensor], count: int) -> list[Tensor]:
     first = torch.full(present.shape, torch.inf, dtype=rows.dtype)
     total = torch.zeros_like(mean)
     free = present
-    for pick in range(int(wanted.max())):
+    for pick in range(int(wanted.max()) if len(wanted) else 0):
         # |mu - (total + row) / k|^2 up to what is the same for all rows, times k^2 / 2.
         target = total - (pick + 1) * mean
         distance = squares / 2 + torch.einsum("cnd,cd->cn", rows, target)
         best = distance.masked_fill(~free, torch.inf).argmin(1)
-        _note(first, best, pick)
+        _note(first, torch.arange(len(rows)), best, pick)
         free = free.scatter(1, best[:, None], False)
         total = total + rows[torch.arange(len(rows)), best]
     return _ordered(first, wanted)
@@ -205,10 +218,9 @@ def _products(rows: Tensor, weight: Tensor, present: Tensor) -> Tensor:
     return products.masked_fill(~present, -torch.inf)
 
 
-def _note(first: Tensor, best: Tensor, pick: int) -> None:
+def _note(first: Tensor, classes: Tensor, best: Tensor, pick: int) -> None:
     """Write down which image each class picked, unless it was picked before."""
-    before = first.gather(1, best[:, None])
-    first.scatter_(1, best[:, None], before.clamp(max=float(pick)))
+    first[classes, best] = first[classes, best].clamp(max=float(pick))
 
 
 def _ordered(first: Tensor, wanted: Tensor) -> list[Tensor]:

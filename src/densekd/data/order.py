@@ -1,5 +1,7 @@
 """The order in which classes are learned."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,23 +34,39 @@ def icarl_order(images_per_class: Sequence[int], seed: int = 1993) -> list[int]:
 
 def order_from_file(path: Path, names: Sequence[str]) -> list[int]:
     """The order that a text file gives: each class once, by name, one in a line."""
-    if not path.is_file():
-        raise ValueError(f"There is no file {path} to read the class order from.")
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    return ids_of([line for line in lines if line and not line.startswith("#")], names)
+    return ids_of(read_names(path), names)
+
+
+def read_names(path: Path) -> list[str]:
+    """The classes that a text file names, one per line; blank lines and # comments don't count."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} can't be read as a text file with one class per line ({error})."
+        ) from error
+    # A # within a name, such as C#, is part of it.
+    names = [name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip())]
+    if not names:
+        raise ValueError(f"{path} names no class; it must have one per line.")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{path} names the class {name!r} {count} times; keep one of them.")
+    return names
 
 
 def ids_of(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
     """The ids of ``wanted`` classes, which must be all ``names``, each once."""
-    unknown = [name for name in wanted if name not in names]
+    ids = {name: i for i, name in enumerate(names)}
+    unknown = [name for name in wanted if name not in ids]
     if unknown:
         raise ValueError(f"There is no class {unknown[0]!r} in this data set.")
-    twice = [name for name in wanted if wanted.count(name) > 1]
-    if twice:
-        raise ValueError(f"The class {twice[0]!r} is named twice in the order.")
-    missing = [name for name in names if name not in wanted]
+    if len(set(wanted)) < len(wanted):
+        name, _ = Counter(wanted).most_common(1)[0]
+        raise ValueError(f"The class {name!r} is named twice in the order.")
+    missing = ids.keys() - set(wanted)
     if missing:
         raise ValueError(
-            f"The order lacks {len(missing)} of {len(names)} classes, such as {missing[0]!r}."
+            f"The order lacks {len(missing)} of {len(names)} classes, such as {min(missing)!r}."
         )
-    return [names.index(name) for name in wanted]
+    return [ids[name] for name in wanted]

@@ -35,6 +35,7 @@ class Task:
     test: Split
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Scenario(Sequence[Task]):
     """An immutable sequence of tasks that divide a data set's classes.
 
@@ -43,6 +44,11 @@ class Scenario(Sequence[Task]):
         order: class ids in the order in which they are learned, each once.
         sizes: how many classes each task has.
     """
+
+    dataset: Dataset
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    _tasks: tuple[Task, ...]
 
     def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
         if sorted(order) != list(range(len(dataset.classes))):
@@ -53,19 +59,18 @@ class Scenario(Sequence[Task]):
             raise ValueError(
                 f"Tasks of {list(sizes)} classes do not divide {len(order)} classes among them."
             )
-        self.dataset = dataset
-        self.order = tuple(order)
-        self.sizes = tuple(sizes)
         rank = torch.empty(len(order), dtype=torch.int64)
-        rank[torch.tensor(self.order)] = torch.arange(len(order))
-        train = _parts(dataset.train, rank, self.sizes)
-        test = _parts(dataset.test, rank, self.sizes)
-        names = [dataset.classes[i] for i in self.order]
-        starts = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
-        self._tasks = tuple(
+        rank[torch.tensor(order)] = torch.arange(len(order))
+        train, test = (_parts(split, rank, sizes) for split in (dataset.train, dataset.test))
+        names = [dataset.classes[i] for i in order]
+        starts = [sum(sizes[:number]) for number in range(len(sizes))]
+        tasks = tuple(
             Task(number, tuple(names[start : start + size]), start, train[number], test[number])
-            for number, (start, size) in enumerate(zip(starts, self.sizes, strict=True))
+            for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
         )
+        values = {"dataset": dataset, "order": tuple(order), "sizes": tuple(sizes), "_tasks": tasks}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(

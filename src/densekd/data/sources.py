@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from densekd.data import arrays, cifar, find, folder, hub
+from densekd.data import arrays, cifar, find, folder, hub, order
 from densekd.data.dataset import Dataset, Progress
 
 SOURCES = {
@@ -48,7 +48,10 @@ class SourceOptions:
 
 
 def load(
-    name: str, options: SourceOptions | None = None, *, on_progress: Progress | None = None
+    name: str = "digits",
+    options: SourceOptions | None = None,
+    *,
+    on_progress: Progress | None = None,
 ) -> Dataset:
     """The data set that a name stands for.
 
@@ -87,7 +90,7 @@ def parse(name: str) -> tuple[str, str]:
 def imagenet_classes(kind: str, path: Path, classes_file: Path | None) -> list[str] | None:
     """The classes to take of the ImageNet in ``path``; None stands for all."""
     if classes_file is not None:
-        return folder.read_classes_file(classes_file)
+        return order.read_names(classes_file)
     if kind == "imagenet100":
         return folder.imagenet100_classes(find.class_names(path / "train"))
     return None

@@ -9,6 +9,7 @@ from PIL import Image
 from densekd.data.augment import Augment
 from densekd.data.batches import Batch, Batches, Share, in_order, pairs
 from densekd.data.dataset import FileImages, PixelImages, Split
+from densekd.data.decode import UnreadableImage
 from densekd.seeds import Seeds
 
 from made import split
@@ -53,6 +54,18 @@ def test_an_epoch_does_not_depend_on_those_before() -> None:
     whole = Batches(numbered(), 16, AUGMENT, SEEDS)
     epochs = [list(whole.epoch(number)) for number in range(5)]
     assert same(epochs[4], list(resumed.epoch(4)))
+
+
+def by_label(batches: list[Batch]) -> torch.Tensor:
+    labels = torch.cat([batch.labels for batch in batches])
+    return torch.cat([batch.images for batch in batches])[labels.argsort()]
+
+
+def test_each_epoch_augments_anew() -> None:
+    batches = Batches(numbered(), 16, AUGMENT, SEEDS)
+    first, second = (by_label(list(batches.epoch(number))) for number in (0, 1))
+    changed = (first != second).flatten(1).any(1)
+    assert changed[1:].double().mean() > 0.5  # image 0 is black whatever its crop
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -115,12 +128,30 @@ def test_files_give_the_same_batches_whoever_decodes_them(files: Split, workers:
     assert sorted(torch.cat([batch.labels for batch in epoch]).tolist()) == list(range(12))
     assert epoch[0].images.shape == (4, 3, 8, 8)
     assert same(epoch, list(Batches(files, 5, AUGMENT, SEEDS).epoch(0)))
-    assert not same(epoch, list(batches.epoch(1)))
+    assert (by_label(epoch) != by_label(list(batches.epoch(1)))).flatten(1).any(1).all()
     ranks = [Batches(files, 5, AUGMENT, SEEDS, Share(r, 2)).epoch(0) for r in (0, 1)]
     joined = [torch.cat([a.images, b.images]) for a, b in zip(*ranks, strict=True)]
     assert all(torch.equal(a, b.images) for a, b in zip(joined, epoch, strict=True))
     plain = [batch.images for batch in in_order(files, 5, AUGMENT, workers=workers)]
     assert all(torch.equal(a, b.images) for a, b in zip(plain, in_order(files, 5, AUGMENT)))  # noqa: B905
+
+
+def test_nothing_makes_no_batches() -> None:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    for images in (FileImages((), 8), PixelImages(torch.zeros(0, 3, 8, 8, dtype=torch.uint8))):
+        assert list(in_order(Split(images, nothing), 4, AUGMENT)) == []
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_damaged_file_is_named_in_one_sentence(files: Split, workers: int) -> None:
+    assert isinstance(files.images, FileImages)
+    damaged = files.images.files[3]
+    assert isinstance(damaged, Path)
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    with pytest.raises(UnreadableImage) as caught:
+        list(in_order(files, 5, AUGMENT, workers=workers))
+    assert str(caught.value).startswith(f"'{damaged}' can't be read (")
+    assert "\n" not in str(caught.value)
 
 
 def test_wrong_shares_are_refused() -> None:

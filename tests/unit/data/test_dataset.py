@@ -10,6 +10,7 @@ from densekd.data.dataset import (
     channel_statistics,
     images_from_state,
     join_images,
+    join_splits,
 )
 
 from made import dataset, split
@@ -32,6 +33,24 @@ def test_images_of_different_kinds_are_not_joined() -> None:
         join_images([pixels(1), FileImages((b"a",), 8)])
     with pytest.raises(ValueError, match="can't be joined"):
         join_images([FileImages((b"a",), 8), FileImages((b"a",), 9)])
+    with pytest.raises(ValueError, match="can't be joined"):
+        join_images([pixels(1), PixelImages(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))])
+
+
+def test_new_images_and_exemplars_merge_into_one_split() -> None:
+    merged = join_splits([split(2, 3), Split(split(1, 2).images, torch.tensor([7, 8]))])
+    assert merged.labels.tolist() == [0, 1, 0, 1, 0, 1, 7, 8]
+    assert len(merged.images) == 8
+
+
+def test_no_files_have_an_empty_content() -> None:
+    assert images_from_state(FileImages((), 8).state()) == FileImages((), 8)
+
+
+def test_a_channel_without_variation_can_be_divided_by() -> None:
+    mean, std = channel_statistics(torch.full((2, 3, 2, 2), 51, dtype=torch.uint8))
+    assert mean == (0.2, 0.2, 0.2)
+    assert std == (1.0, 1.0, 1.0)
 
 
 def test_the_content_of_files_comes_back_byte_by_byte() -> None:

@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, FileImages, PixelImages, Split
-from densekd.data.find import class_names, find_classes
+from densekd.data.find import class_names, find_classes, find_images
 from densekd.data.folder import (
-    check_folder,
+    check_images,
     imagenet100_classes,
     load_folder,
     load_imagenet,
-    read_classes_file,
 )
+from densekd.data.order import read_names
 
 
 def fill(folder: Path, count: int, ending: str = "png", level: int = 0) -> None:
@@ -143,7 +143,7 @@ def test_bytes_decide_between_memory_and_files(
     limit = 35 * 3 * 8 * 8
     kept = load_folder(animals, image_size=8, memory_bytes=limit)
     assert isinstance(kept.train.images, PixelImages)
-    assert "35 images into memory: their 6720 bytes are within the limit of 6720." in caplog.text
+    assert "their 6720 bytes are within the limit of 6720." in caplog.text
     caplog.clear()
     lazy = load_folder(animals, image_size=8, memory_bytes=limit - 1)
     assert isinstance(lazy.train.images, FileImages)
@@ -188,9 +188,9 @@ def test_files_of_each_class_are_sorted(animals: Path) -> None:
 
 def test_a_report_counts_what_can_be_decoded(animals: Path) -> None:
     done: list[tuple[int, int]] = []
-    report = check_folder(animals, lambda *count: done.append(count))
+    report = check_images(find_images(animals), lambda *count: done.append(count))
     assert report.images == {"all": {"ant": 5, "cat": 10, "dog": 20}}
-    assert report.left_out == []
+    assert report.unreadable == []
     assert done[-1] == (35, 35)
 
 
@@ -200,11 +200,14 @@ def test_a_report_of_a_divided_folder_names_what_is_wrong(tmp_path: Path) -> Non
     cut, text = tmp_path / "val/a/001.png", tmp_path / "train/b/notes.txt"
     cut.write_bytes(cut.read_bytes()[:45])
     text.write_text("text")
-    report = check_folder(tmp_path)
+    found = find_images(tmp_path)
+    report = check_images(found)
     assert report.images == {"train": {"a": 3, "b": 3}, "val": {"a": 2}}
-    assert [path for path, _ in report.left_out] == [text, cut]
-    assert ".txt" in report.left_out[0][1]
-    assert "truncated" in report.left_out[1][1]
+    (unused,), (unreadable,) = found.left_out, report.unreadable
+    assert unused[0] == text
+    assert ".txt" in unused[1]
+    assert unreadable[0] == cut
+    assert "truncated" in unreadable[1]
 
 
 @pytest.fixture
@@ -284,7 +287,7 @@ def test_too_few_ids_for_100_classes_are_refused(caplog: pytest.LogCaptureFixtur
 def test_a_classes_file_has_a_class_per_line(tmp_path: Path) -> None:
     file = tmp_path / "classes.txt"
     file.write_text("\ufeff# mine\n n02 # a fish\n\nC#\r\nsea gull\n#n09\n", encoding="utf-8")
-    assert read_classes_file(file) == ["n02", "C#", "sea gull"]
+    assert read_names(file) == ["n02", "C#", "sea gull"]
 
 
 @pytest.mark.parametrize(
@@ -303,4 +306,4 @@ def test_a_bad_classes_file_gets_a_sentence(
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        read_classes_file(file)
+        read_names(file)

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from densekd.data.dataset import Dataset, FileImages
-from densekd.data.folder import check_folder, load_folder
+from densekd.data.find import find_images
+from densekd.data.folder import check_images, load_folder
 
 BOTH_WAYS = pytest.mark.parametrize("memory_bytes", [0, 1 << 30], ids=["files", "memory"])
 
@@ -169,9 +170,12 @@ def test_it_is_left_out_and_named(
     assert data.classes == ("cat", "dog")
     assert size(data) == 10
     assert f"Left out '{made}': {reason}" in caplog.text
-    report = check_folder(pets)
+    found = find_images(pets)
+    report = check_images(found)
     assert {name: n for name, n in report.images["all"].items() if n} == {"cat": 5, "dog": 5}
-    assert [why for path, why in report.left_out if path == made and reason in why]
+    assert [
+        why for path, why in found.left_out + report.unreadable if path == made and reason in why
+    ]
 
 
 def test_a_truncated_image_is_left_out_of_memory(
@@ -187,9 +191,10 @@ def test_a_truncated_image_among_files_is_found_by_the_check(pets: Path) -> None
     cut = pets / "dog" / "2.jpg"
     cut.write_bytes(cut.read_bytes()[:700])
     assert size(load(pets, memory_bytes=0)) == 10
-    report = check_folder(pets)
+    found = find_images(pets)
+    report = check_images(found)
     assert report.images == {"all": {"cat": 5, "dog": 4}}
-    assert [path for path, _ in report.left_out] == [cut]
+    assert [path for path, _ in report.unreadable] == [cut]
 
 
 @BOTH_WAYS
@@ -200,7 +205,8 @@ def test_hidden_files_and_folders_are_passed_over_in_silence(
         save((pets / hidden).with_suffix(".jpg")).rename(pets / hidden)
     assert size(load(pets, memory_bytes)) == 10
     assert caplog.messages == []
-    assert check_folder(pets).left_out == []
+    assert find_images(pets).left_out == []
+    assert check_images(find_images(pets)).unreadable == []
 
 
 def test_a_class_of_one_image_is_trained_on_with_a_notice(
@@ -332,7 +338,7 @@ def test_images_without_class_folders_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"images directly in it.*named after its class"):
         load(tmp_path)
     with pytest.raises(ValueError, match=r"images directly in it"):
-        check_folder(tmp_path)
+        find_images(tmp_path)
 
 
 def test_train_and_val_in_a_circle_end(pets: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -136,6 +136,48 @@ def test_files_are_kept_by_content_so_that_they_may_be_deleted(tmp_path: Path) -
     assert images.size == 8
 
 
+def test_images_that_could_not_be_kept_together_are_refused_before_anything_changes() -> None:
+    memory = learned(Quota(per_class=2))
+    before = memory.state_dict()
+    other = Split(FileImages((b"x",), 8), torch.tensor([8]))
+    larger = Split(PixelImages(torch.zeros(1, 3, 9, 9, dtype=torch.uint8)), torch.tensor([8]))
+    for data in (other, larger):
+        with pytest.raises(ValueError, match="can't be joined"):
+            memory.learn(data, 1, generator())
+    assert memory.classes == 8
+    assert all(torch.equal(memory.state_dict()[name], t) for name, t in before.items())
+
+
+def test_a_memory_smaller_than_the_classes_keeps_nothing_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memory = ExemplarMemory(Quota(per_class=None, total=1))
+    files = Split(FileImages((b"x", b"y"), 8), torch.tensor([0, 1]))
+    memory.learn(files, 2, generator())
+    assert "No class keeps an exemplar" in caplog.text
+    restored = ExemplarMemory(Quota(1))
+    restored.load_state_dict(memory.state_dict())
+    assert (restored.classes, len(restored)) == (2, 0)
+
+
+def test_a_damaged_state_changes_nothing() -> None:
+    memory = learned(Quota(per_class=2))
+    state = memory.state_dict()
+    with pytest.raises(ValueError, match="16 exemplars were stored for 17 places"):
+        memory.load_state_dict({**state, "counts": state["counts"] + torch.eye(8)[0].long()})
+    assert memory.classes == 8
+
+
+def test_equal_images_do_not_hold_up_herding() -> None:
+    alike, others = torch.ones(30, 4), clouds([40, 40], 4)
+    given = herding([others[0], alike, others[1]], 20)
+    assert len(set(given[1].tolist())) == 20
+    for i, rows in ((0, others[0]), (2, others[1])):
+        assert given[i].tolist() == reference.herding(rows.double().numpy(), 20)
+    assert [len(order) for order in herding([torch.ones(0, 4)], 3)] == [0]
+    assert [len(order) for order in greedy([torch.ones(0, 4)], 3)] == [0]
+
+
 def test_wrong_use_gets_a_sentence() -> None:
     with pytest.raises(ValueError, match="either per_class or total"):
         Quota(per_class=20, total=2000)
@@ -147,7 +189,7 @@ def test_wrong_use_gets_a_sentence() -> None:
         ExemplarMemory(Quota(), "herding").learn(split(2, 3), 2, generator())
     with pytest.raises(ValueError, match="6 images have 5 rows"):
         ExemplarMemory(Quota(1), "herding").learn(split(2, 3), 2, generator(), torch.ones(5, 2))
-    with pytest.raises(ValueError, match="not of 1 new classes"):
+    with pytest.raises(ValueError, match="must be 0 to 0"):
         ExemplarMemory(Quota(1)).learn(split(2, 3), 1, generator())
     with pytest.raises(ValueError, match="No class was learned"):
         ExemplarMemory(Quota()).exemplars()

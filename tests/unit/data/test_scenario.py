@@ -86,6 +86,8 @@ def test_a_scenario_is_a_sequence_that_can_be_walked_twice_at_once() -> None:
     assert pairs == [(a, b) for a in range(3) for b in range(3)]
     assert [task.number for task in scenario[1:]] == [1, 2]
     assert scenario[-1].number == 2
+    with pytest.raises(AttributeError):
+        scenario.sizes = (4,)  # type: ignore[misc]
     assert repr(scenario) == "Scenario('made', tasks of [2, 1, 1] classes)"
 
 
@@ -107,7 +109,8 @@ def test_the_order_can_be_natural_or_come_from_a_file(tmp_path: Path) -> None:
     ("lines", "message"),
     [
         ("class 0\nclass 1", "lacks 1 of 3 classes, such as 'class 2'"),
-        ("class 0\nclass 1\nclass 1\nclass 2", "'class 1' is named twice"),
+        ("class 0\nclass 1\nclass 1\nclass 2", "the class 'class 1' 2 times"),
+        ("# nothing", "names no class"),
         ("class 0\nclass 1\nclass 2\nhorse", "no class 'horse'"),
     ],
 )
@@ -119,7 +122,9 @@ def test_a_wrong_order_file_is_named(tmp_path: Path, lines: str, message: str) -
 
 
 def test_other_wrong_orders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="There is no file"):
+    with pytest.raises(ValueError, match="'class 1' is named twice"):
+        Scenario.of_names(dataset(2), [["class 0", "class 1"], ["class 1"]])
+    with pytest.raises(ValueError, match="can't be read as a text file"):
         class_order(dataset(3), tmp_path / "none.txt")
     with pytest.raises(ValueError, match="order='random'"):
         class_order(dataset(3), cast(Any, "random"))
