@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from densekd import cli
 from densekd.data.cifar import OFFICIAL
+from densekd.data.sources import load
 
 
 def run(*arguments: str | Path) -> Result:
@@ -125,8 +126,29 @@ def test_check_counts_both_parts_of_an_imagenet(tmp_path: Path) -> None:
     result = run("check", f"imagenet:{tmp_path}")
     assert result.exit_code == 0
     assert "1 class: 2 train, 1 val." in result.stdout
+    wanted = tmp_path / "classes.txt"
+    wanted.write_text("n01440764\n")
+    result = run("check", f"imagenet:{tmp_path}", "--classes-file", wanted)
+    assert "1 class: 2 train, 1 val." in result.stdout
+    wanted.write_text("n01440764\nn02129604\n")
+    sentence = refused("check", f"imagenet:{tmp_path}", "--classes-file", wanted)
+    assert "no images of the class 'n02129604'" in sentence
+    assert "there are 1" in refused("check", f"imagenet100:{tmp_path}")
     shutil.rmtree(tmp_path / "train")
     assert "train" in refused("check", f"imagenet:{tmp_path}")
+
+
+def test_check_refuses_what_loading_would_refuse(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    (tmp_path / "divided" / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "divided" / "test" / "dog").mkdir(parents=True)
+    for part, label in (("train", "cat"), ("test", "dog")):
+        Image.new("RGB", (9, 9)).save(tmp_path / "divided" / part / label / "0.png")
+    for name, words in (("empty", "no readable image"), ("divided", "no training images")):
+        sentence = refused("check", f"folder:{tmp_path / name}")
+        assert words in sentence
+        with pytest.raises(ValueError, match=words):
+            load(f"folder:{tmp_path / name}")
 
 
 def test_what_cannot_be_done_is_said_in_a_sentence(
@@ -220,7 +242,7 @@ def test_the_command_as_it_is_installed(tmp_path: Path) -> None:
 
 
 def test_the_command_loads_no_data_library_before_it_is_needed() -> None:
-    heavy = {"densekd.data.sources", "sklearn", "datasets", "pooch"}
+    heavy = {"torch", "densekd.data.sources", "sklearn", "datasets", "pooch"}
     code = f"import sys, densekd.cli; print({heavy} & set(sys.modules))"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

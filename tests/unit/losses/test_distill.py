@@ -10,6 +10,7 @@ from torch import Tensor
 
 from densekd import DenseDistillation, TaskPool
 from densekd.losses import distill
+from densekd.losses import groups as groups_module
 from densekd.losses.distill import Groups, Reduction
 
 import reference
@@ -355,10 +356,10 @@ def test_single_precision_inside_is_near(groups: Groups, monkeypatch: pytest.Mon
     student, teacher = logits([4, 2, 3, 1, 1], dtype=torch.float32)
     loss = DenseDistillation(groups)
     exact = loss(student, teacher, [4, 2, 3, 1, 1], generator=generator())
-    monkeypatch.setattr(distill, "working_dtype", lambda device: torch.float32)
-    distill._kept_layout.cache_clear()
+    monkeypatch.setattr(groups_module, "working_dtype", lambda device: torch.float32)
+    groups_module._kept_layout.cache_clear()
     near = loss(student, teacher, [4, 2, 3, 1, 1], generator=generator())
-    distill._kept_layout.cache_clear()
+    groups_module._kept_layout.cache_clear()
     assert near.item() == pytest.approx(exact.item(), rel=1e-4)
 
 
@@ -424,7 +425,7 @@ def test_a_compiled_step_draws_as_often_and_in_the_order_that_it_says() -> None:
 
 
 def test_evaluation_before_training_does_not_spoil_training() -> None:
-    distill._kept_layout.cache_clear()
+    groups_module._kept_layout.cache_clear()
     student, teacher = logits([2, 3, 1])
     loss = DenseDistillation("every")
     with torch.inference_mode():

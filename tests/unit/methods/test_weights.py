@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from densekd import AdaptiveWeights, DenseDistillation, TaskPool
-from densekd.losses import distill
+from densekd.losses import groups as groups_module
 from densekd.methods.weights import Ratio, Similarity
 
 import reference
@@ -198,8 +198,8 @@ def test_beyond_twelve_tasks_weighted_groups_are_drawn_without_bias() -> None:
     masks = TaskPool(sizes).every()
     source = torch.Generator().manual_seed(0)
     # All 8191 groups at once, as if each had been drawn once for each image.
-    blocks = distill._Blocks.of(student, teacher, tuple(sizes), 2.0)
-    every = (distill._listed_divergence(blocks) * weights(masks)).mean()
+    blocks = groups_module.Blocks.of(student, teacher, tuple(sizes), 2.0)
+    every = (groups_module.listed_divergence(blocks) * weights(masks)).mean()
     every = every * 4 / TaskPool(sizes).mean_group_size
     loss = DenseDistillation("every", draws=300)
     drawn = torch.stack(
