@@ -109,14 +109,22 @@ class _Reader:
         self.device = augment.get_buffer("scale").device
         self.labels = labels.to(self.device)
         self.augment = augment
-        self.workers = workers
-        self.images = images
-        if not isinstance(images, FileImages):
+        if isinstance(images, FileImages):
+            self.pixels = None
+            self._plan: list[list[tuple[int, int | None]]] = []
+            self._loader = DataLoader(
+                CropDataset(images),
+                batch_sampler=self._plan,
+                num_workers=workers,
+                persistent_workers=workers > 0,  # started once, not for every epoch
+                pin_memory=self.device.type == "cuda",
+            )
+        else:
             self.pixels = images.pixels.to(self.device)
 
     def augmented(self, order: Tensor, parts: list[Tensor], seed: int) -> Iterator[Batch]:
         """The images at ``order[part]`` for each part, augmented by what ``seed`` draws."""
-        if isinstance(self.images, FileImages):
+        if self.pixels is None:
             yield from self._decoded([order[part] for part in parts], seed)
             return
         # All at once, and for all ranks alike: the augmentation doesn't depend on their number.
@@ -131,21 +139,15 @@ class _Reader:
         """All images in their order, ``size`` at a time."""
         if len(self.labels) == 0:
             return
-        if isinstance(self.images, FileImages):
+        if self.pixels is None:
             yield from self._decoded(list(torch.arange(len(self.labels)).split(size)), None)
             return
         for pixels, labels in zip(self.pixels.split(size), self.labels.split(size), strict=True):
             yield Batch(self.augment.normalise(pixels), labels)
 
     def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[Batch]:
-        assert isinstance(self.images, FileImages)
-        loader = DataLoader(
-            CropDataset(self.images, seed),
-            batch_sampler=[part.tolist() for part in parts],
-            num_workers=self.workers,
-            pin_memory=self.device.type == "cuda",
-        )
-        for part, pixels in zip(parts, _in_one_sentence(loader), strict=True):
+        self._plan[:] = [[(i, seed) for i in part.tolist()] for part in parts]
+        for part, pixels in zip(parts, _in_one_sentence(self._loader), strict=True):
             pixels = pixels.to(self.device, non_blocking=True)
             yield Batch(self.augment.normalise(pixels), self.labels[part.to(self.device)])
 

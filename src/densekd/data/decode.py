@@ -120,20 +120,21 @@ def random_resized_crop(image: Image.Image, size: int, generator: np.random.Gene
 class CropDataset(data.Dataset[Tensor]):
     """Decodes and crops files one by one, for the workers of a ``DataLoader``.
 
+    An item is asked for by index and seed. The seed draws the training crop, for each image by
+    itself, so that it doesn't matter which worker does it; None asks for the test crop.
+
     Args:
         images: the files.
-        seed: draws the training crops, each by itself, so that the number of workers doesn't
-            matter; without it there are test crops.
     """
 
-    def __init__(self, images: FileImages, seed: int | None = None) -> None:
+    def __init__(self, images: FileImages) -> None:
         self.images = images
-        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Tensor:
+    def __getitem__(self, item: tuple[int, int | None]) -> Tensor:
+        index, seed = item
         file = self.images.files[index]
         try:
             image = open_rgb(file)
@@ -142,9 +143,9 @@ class CropDataset(data.Dataset[Tensor]):
             raise UnreadableImage(
                 f"{name} can't be read ({error}); `densekd data check` lists all such files."
             ) from error
-        if self.seed is None:
+        if seed is None:
             return centre_crop(image, self.images.size)
-        source = np.random.default_rng([self.seed, index])
+        source = np.random.default_rng([seed, index])
         return random_resized_crop(image, self.images.size, source)
 
 

@@ -127,7 +127,10 @@ def test_files_give_the_same_batches_whoever_decodes_them(files: Split, workers:
     assert [len(batch.labels) for batch in epoch] == [4, 4, 4]
     assert sorted(torch.cat([batch.labels for batch in epoch]).tolist()) == list(range(12))
     assert epoch[0].images.shape == (4, 3, 8, 8)
-    assert same(epoch, list(Batches(files, 5, AUGMENT, SEEDS).epoch(0)))
+    alone = Batches(files, 5, AUGMENT, SEEDS)
+    assert same(epoch, list(alone.epoch(0)))
+    next(batches.endless(1))  # left in the middle
+    assert same(list(batches.epoch(2)), list(alone.epoch(2)))
     assert (by_label(epoch) != by_label(list(batches.epoch(1)))).flatten(1).any(1).all()
     ranks = [Batches(files, 5, AUGMENT, SEEDS, Share(r, 2)).epoch(0) for r in (0, 1)]
     joined = [torch.cat([a.images, b.images]) for a, b in zip(*ranks, strict=True)]

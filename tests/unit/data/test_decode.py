@@ -345,11 +345,16 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
+def loader(images: FileImages, seed: int | None, workers: int) -> DataLoader[torch.Tensor]:
+    batches = [[(i, seed) for i in part.tolist()] for part in torch.arange(len(images)).split(3)]
+    return DataLoader(CropDataset(images), batch_sampler=batches, num_workers=workers)
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_training_crops_do_not_depend_on_the_workers(files: list[Path]) -> None:
     images = FileImages((*files, files[0].read_bytes()), 16)
     epochs = [
-        torch.cat(list(DataLoader(CropDataset(images, seed), batch_size=3, num_workers=workers)))
+        torch.cat(list(loader(images, seed, workers)))
         for seed, workers in ((5, 0), (5, 1), (5, 2), (6, 0))
     ]
     assert epochs[0].shape == (8, 3, 16, 16)
@@ -364,7 +369,7 @@ def test_without_a_seed_there_are_test_crops(files: list[Path]) -> None:
     crops = CropDataset(FileImages(tuple(files), 16))
     assert len(crops) == 7
     for i in range(7):
-        assert torch.equal(crops[i], centre_crop(open_rgb(files[i]), 16))
+        assert torch.equal(crops[i, None], centre_crop(open_rgb(files[i]), 16))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -373,7 +378,7 @@ def test_a_file_that_fails_is_named_with_the_way_out(files: list[Path], workers:
     message = ""
     # Not pytest.raises, which keeps the worker alive with the error.
     try:
-        list(DataLoader(CropDataset(FileImages(tuple(files), 16)), num_workers=workers))
+        list(loader(FileImages(tuple(files), 16), None, workers))
     except UnreadableImage as error:
         message = str(error)
     assert re.search(r"6\.png' can't be read \(.*truncated.*\); `densekd data check`", message)
@@ -381,7 +386,7 @@ def test_a_file_that_fails_is_named_with_the_way_out(files: list[Path], workers:
 
 def test_stored_content_that_fails_is_named_by_its_number() -> None:
     with pytest.raises(UnreadableImage, match=r"^Image 0 can't be read \(not an image"):
-        CropDataset(FileImages((b"text",), 16))[0]
+        CropDataset(FileImages((b"text",), 16))[0, None]
 
 
 def test_all_readable_files_are_decoded_and_the_others_told(files: list[Path]) -> None:
