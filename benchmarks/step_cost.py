@@ -29,50 +29,24 @@ import torch
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from densekd import DenseDistillation
+from densekd.nn.classifier import CosineClassifier
+from densekd.nn.network import Network
+from densekd.nn.resnet import cifar_resnet
 
 BATCH = 128
 WARM_UP = 2
 Distillation = Callable[[Tensor, Tensor, list[int]], Tensor]
 
 
-class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut."""
-
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outside),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outside),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, inside, H, W]`` to ``[B, outside, H / stride, W / stride]``."""
-        total: Tensor = self.body(x) + self.shortcut(x)
-        return torch.relu(total)
-
-
-def resnet32(classes: int) -> nn.Module:
-    widths = [16] * 6 + [32] * 5 + [64] * 5
-    blocks = [
-        Block(inside, outside, 2 if inside != outside else 1)
-        for inside, outside in itertools.pairwise(widths)
-    ]
-    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
-    return nn.Sequential(
-        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)
-    )
+def resnet32(task_sizes: list[int]) -> Network:
+    network = Network(cifar_resnet(32), CosineClassifier(64))
+    for size in task_sizes:
+        network.grow(size)
+    return network
 
 
 def loop_over_groups(student: Tensor, teacher: Tensor, sizes: list[int]) -> Tensor:
@@ -112,7 +86,8 @@ class Bench:
     def __init__(self, tasks: int) -> None:
         torch.manual_seed(0)
         self.sizes = task_sizes(tasks)
-        self.student, self.teacher = resnet32(100), resnet32(sum(self.sizes)).eval()
+        self.student = resnet32([*self.sizes, 50 // tasks])
+        self.teacher = resnet32(self.sizes).eval()
         self.optimiser = torch.optim.SGD(self.student.parameters(), lr=0.01, momentum=0.9)
         self.images = torch.randn(BATCH, 3, 32, 32)
         self.labels = torch.randint(sum(self.sizes), 100, (BATCH,))
@@ -121,8 +96,8 @@ class Bench:
         """Train on one batch; return the seconds of the whole step and of the losses in it."""
         start = time.perf_counter()
         with torch.no_grad():
-            teacher = self.teacher(self.images)
-        student = self.student(self.images)
+            teacher = self.teacher(self.images).logits
+        student = self.student(self.images).logits
         self.optimiser.zero_grad()
         # The backward pass is cut at the logits, to time the loss by itself.
         logits = student.detach().requires_grad_()

@@ -1,4 +1,8 @@
+import functools
+import http.server
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,3 +29,21 @@ def real_dir() -> Path:
 def cifar100(real_dir: Path) -> Dataset:
     """The real CIFAR-100."""
     return load_cifar("cifar100", real_dir, download=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a server on this machine, and the folder that it serves."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None: ...
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}", folder
+        running.shutdown()
+        thread.join()

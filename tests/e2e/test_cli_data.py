@@ -1,12 +1,8 @@
 import dataclasses
-import functools
 import hashlib
-import http.server
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -168,24 +164,6 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert f"{folder / 'train'} is damaged; delete it" in refused(
         "get", "cifar100", "--data-dir", tmp_path
     )
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a server on this machine, and the folder that it serves."""
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None: ...
-
-    folder = tmp_path / "served"
-    folder.mkdir()
-    handler = functools.partial(Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}", folder
-        running.shutdown()
-        thread.join()
 
 
 def test_get_downloads_once_and_replaces_a_damaged_archive(

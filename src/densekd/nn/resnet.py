@@ -1,6 +1,6 @@
 """Residual networks: the CIFAR family and ResNet-18."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import torch
@@ -64,11 +64,17 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Features:
         """``[B, 3, H, W]`` to pooled features ``[B, width]`` and the map of each stage."""
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return Features(x.mean((2, 3)), tuple(maps))
+        maps = stage_maps(self.stages, self.stem(images))
+        return Features(maps[-1].mean((2, 3)), maps)
+
+
+def stage_maps(stages: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, ...]:
+    """What each stage makes of the one before it."""
+    maps = []
+    for stage in stages:
+        x = stage(x)
+        maps.append(x)
+    return tuple(maps)
 
 
 def kaiming(network: nn.Module) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from densekd.nn.network import Features
-from densekd.nn.resnet import kaiming
+from densekd.nn.resnet import kaiming, stage_maps
 
 
 class PreBlock(nn.Module):
@@ -56,8 +56,5 @@ class WideResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Features:
         """``[B, 3, H, W]`` to pooled features ``[B, width]`` and the map of each stage."""
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return Features(torch.relu(self.norm(x)).mean((2, 3)), tuple(maps))
+        maps = stage_maps(self.stages, self.stem(images))
+        return Features(torch.relu(self.norm(maps[-1])).mean((2, 3)), maps)

@@ -1,13 +1,9 @@
 import dataclasses
-import functools
 import hashlib
-import http.server
 import io
 import os
 import pickle
 import tarfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,24 +188,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"can't be stored in .*file.*--data-dir"):
         download_cifar("cifar100", tmp_path / "file")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a server on this machine, and the folder that it serves."""
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None: ...
-
-    folder = tmp_path / "served"
-    folder.mkdir()
-    handler = functools.partial(Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}", folder
-        running.shutdown()
-        thread.join()
 
 
 def test_missing_data_is_downloaded_once(
