@@ -112,6 +112,7 @@ class _Reader:
         if isinstance(images, FileImages):
             self.pixels = None
             self._plan: list[list[tuple[int, int | None]]] = []
+            self._begun = 0
             self._loader = DataLoader(
                 CropDataset(images),
                 batch_sampler=self._plan,
@@ -147,9 +148,19 @@ class _Reader:
 
     def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[Batch]:
         self._plan[:] = [[(i, seed) for i in part.tolist()] for part in parts]
+        self._begun += 1
+        turn = self._begun
         for part, pixels in zip(parts, _in_one_sentence(self._loader), strict=True):
-            pixels = pixels.to(self.device, non_blocking=True)
-            yield Batch(self.augment.normalise(pixels), self.labels[part.to(self.device)])
+            yield self._batch(part, pixels)
+            if self._begun != turn:
+                # The workers are shared: the next images would be those of the other epoch.
+                raise RuntimeError(
+                    "Another epoch of the same Batches was begun before this one ended."
+                )
+
+    def _batch(self, part: Tensor, pixels: Tensor) -> Batch:
+        pixels = pixels.to(self.device, non_blocking=True)
+        return Batch(self.augment.normalise(pixels), self.labels[part.to(self.device)])
 
 
 def _in_one_sentence(loader: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -110,36 +110,33 @@ class AdaptiveWeights:
         if not self._tasks:
             raise ValueError("No task was learned yet: call remember() before face().")
         new = self._checked(vectors)
-        self._means = _Means(
+        means = _Means(
             torch.stack([task.sum(0) for task in self._tasks]),
             new.new_tensor([len(task) for task in self._tasks]),
             new.mean(0),
+            new.new_tensor(len(new)),
+            new.new_ones(()),
         )
-        overall = self._distance_of_all().item()
-        if self.similarity == "rescaled" and overall == 0:
-            self._means = None
-            raise ValueError("Old and new classes have the same mean vector: can't rescale s.")
-        self._new = new
-        each = self.distance(torch.eye(len(self._tasks), dtype=torch.bool, device=new.device))
-        by_task = ", ".join(f"{s:.4g}" for s in each.tolist())
-        logger.info("s(all old, new) = %.4g; by task: %s", overall, by_task)
+        each = torch.eye(len(self._tasks), dtype=torch.bool, device=new.device)
+        overall = means.distance(each.any(0))
+        if self.similarity == "rescaled":
+            if overall == 0:
+                raise ValueError("Old and new classes have the same mean vector: can't rescale s.")
+            means = means._replace(unit=overall)
+        self._new, self._means = new, means
+        by_task = ", ".join(f"{s:.4g}" for s in means.distance(each).tolist())
+        logger.info("s(all old, new) = %.4g; by task: %s", overall.item(), by_task)
 
     def distance(self, masks: Tensor) -> Tensor:
         """s(p, C) as written, for bool ``[..., t]`` groups: ``[...]``."""
-        means = self._on(masks)
-        members = masks.to(means.sums.dtype)
-        mean = (members @ means.sums) / (members @ means.sizes)[..., None]
-        return (mean - means.new).square().sum(-1).sqrt()
+        return self._on(masks).distance(masks)
 
     def __call__(self, masks: Tensor) -> Tensor:
         """The weights of bool ``[..., t]`` groups: ``[...]``."""
-        s = self.distance(masks)
-        if self.similarity == "rescaled":
-            s = s / self._distance_of_all().to(s.device)
-        sizes = self._on(masks).sizes
-        classes = sizes.sum() if self.ratio == "all" else masks.to(sizes.dtype) @ sizes
-        assert self._new is not None
-        return self.lambda_base * (classes / len(self._new)).sqrt() * s
+        means = self._on(masks)
+        classes = means.sizes.sum() if self.ratio == "all" else means.classes(masks)
+        s = means.distance(masks) / means.unit
+        return self.lambda_base * (classes / means.added).sqrt() * s
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that was remembered and is faced, as tensors by name."""
@@ -185,12 +182,19 @@ class AdaptiveWeights:
         self._means = _Means(*(x.to(masks.device) for x in self._means))
         return self._means
 
-    def _distance_of_all(self) -> Tensor:
-        assert self._means is not None
-        return self.distance(torch.ones_like(self._means.sizes, dtype=torch.bool))
-
 
 class _Means(NamedTuple):
     sums: Tensor  # [t, D], the sum of each task's class vectors
     sizes: Tensor  # [t], the number of classes of each task
     new: Tensor  # [D], the mean class vector of the new classes
+    added: Tensor  # the number of new classes
+    unit: Tensor  # what s is divided by
+
+    def classes(self, masks: Tensor) -> Tensor:
+        """How many classes the groups have."""
+        return masks.to(self.sizes.dtype) @ self.sizes
+
+    def distance(self, masks: Tensor) -> Tensor:
+        """From the groups' mean class vectors to that of the new classes."""
+        mean = (masks.to(self.sums.dtype) @ self.sums) / self.classes(masks)[..., None]
+        return (mean - self.new).square().sum(-1).sqrt()

@@ -139,6 +139,15 @@ def test_files_give_the_same_batches_whoever_decodes_them(files: Split, workers:
     assert all(torch.equal(a, b.images) for a, b in zip(plain, in_order(files, 5, AUGMENT)))  # noqa: B905
 
 
+def test_two_epochs_of_the_same_files_can_be_read_in_turn_but_not_at_once(files: Split) -> None:
+    batches = Batches(files, 5, AUGMENT, SEEDS)
+    first, second = batches.epoch(0), batches.epoch(1)
+    next(first)
+    assert same(list(second), list(Batches(files, 5, AUGMENT, SEEDS).epoch(1)))
+    with pytest.raises(RuntimeError, match="before this one ended"):
+        next(first)
+
+
 def test_nothing_makes_no_batches() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     for images in (FileImages((), 8), PixelImages(torch.zeros(0, 3, 8, 8, dtype=torch.uint8))):

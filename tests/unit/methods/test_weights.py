@@ -143,8 +143,12 @@ def test_weights_before_the_new_classes_are_known_are_refused() -> None:
 def test_rescaling_by_nothing_is_refused() -> None:
     weights = AdaptiveWeights(1.0, "rescaled")
     weights.remember(torch.ones(2, 3))
+    weights.face(torch.zeros(4, 3))
+    before = weights.state_dict()
     with pytest.raises(ValueError, match="same mean vector"):
         weights.face(torch.ones(4, 3))
+    assert torch.equal(weights.state_dict()["new"], before["new"])
+    assert weights(torch.ones(1, 1, dtype=torch.bool)).item() == pytest.approx((2 / 4) ** 0.5)
 
 
 def test_vectors_are_copied_and_a_failed_load_changes_nothing() -> None:
