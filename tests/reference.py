@@ -30,19 +30,29 @@ def log_softmax(x: Array) -> Array:
     return np.asarray(x - np.log(np.exp(x).sum(axis=-1, keepdims=True)))
 
 
-def divergence(student: Array, teacher: Array, chosen: Sequence[int], tau: float) -> Array:
-    """KL(teacher || student) over the chosen columns: [B]."""
+def divergence(
+    student: Array, teacher: Array, chosen: Sequence[int], tau: float, direction: str = "teacher"
+) -> Array:
+    """KL(teacher || student) over the chosen columns, or KL(student || teacher): [B]."""
     log_p = log_softmax(teacher[:, chosen] / tau)
     log_q = log_softmax(student[:, chosen] / tau)
+    if direction == "student":
+        log_p, log_q = log_q, log_p
     return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=1))
 
 
-def divergence_gradient(student: Array, teacher: Array, chosen: Sequence[int], tau: float) -> Array:
+def divergence_gradient(
+    student: Array, teacher: Array, chosen: Sequence[int], tau: float, direction: str = "teacher"
+) -> Array:
     """d KL / d student: [B, student's columns]."""
     gradient = np.zeros_like(student)
-    p = np.exp(log_softmax(teacher[:, chosen] / tau))
-    q = np.exp(log_softmax(student[:, chosen] / tau))
-    gradient[:, chosen] = (q - p) / tau
+    log_p = log_softmax(teacher[:, chosen] / tau)
+    log_q = log_softmax(student[:, chosen] / tau)
+    if direction == "student":
+        kl = divergence(student, teacher, chosen, tau, direction)[:, None]
+        gradient[:, chosen] = np.exp(log_q) * (log_q - log_p - kl) / tau
+    else:
+        gradient[:, chosen] = (np.exp(log_q) - np.exp(log_p)) / tau
     return gradient
 
 
@@ -61,7 +71,9 @@ def distillation(  # noqa: PLR0913 - the options of the loss
     reduction: str = "pool",
     tau: float = 2.0,
     tau_squared: bool = True,
-    total: bool = False,
+    total: bool | None = None,
+    direction: str = "teacher",
+    skip_base: bool = False,
     weight: Callable[[Group], float] = lambda group: 1.0,
     drawn: Sequence[Group] = (),
 ) -> Loss:
@@ -69,7 +81,7 @@ def distillation(  # noqa: PLR0913 - the options of the loss
     tasks, classes = len(sizes), sum(sizes)
     choices: dict[str, Callable[[], list[Group]]] = {
         "whole": lambda: [tuple(range(tasks))],
-        "each": lambda: [(task,) for task in range(tasks)],
+        "each": lambda: [(task,) for task in range(int(skip_base), tasks)],
         "random": lambda: list(drawn),
         "every": lambda: list(pool(tasks)),
     }
@@ -85,10 +97,12 @@ def distillation(  # noqa: PLR0913 - the options of the loss
         selected = columns(sizes, group)
         divisor = {"pool": mean_size, "element": len(selected), "batch": 1.0}[reduction]
         factor = weight(group) / divisor / len(student)
-        value += factor * divergence(student, teacher, selected, tau).sum()
-        gradient += factor * divergence_gradient(student, teacher, selected, tau)
+        value += factor * divergence(student, teacher, selected, tau, direction).sum()
+        gradient += factor * divergence_gradient(student, teacher, selected, tau, direction)
     scale = tau**2 if tau_squared else 1.0
-    if groups == "random" or (groups == "every" and not total):
+    if total is None:
+        total = groups == "each"
+    if not total:
         scale /= len(chosen)
     return Loss(scale * value, scale * gradient)
 

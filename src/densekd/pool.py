@@ -63,12 +63,14 @@ class TaskPool:
         """The pool after one more task of ``size`` classes was learned (the paper's ⊎)."""
         return TaskPool((*self.sizes, size))
 
-    def sample(self, generator: torch.Generator, n: int) -> Tensor:
+    def sample(self, generator: torch.Generator, n: int, *, singles: bool = True) -> Tensor:
         """Draw groups uniformly from the pool, with replacement.
 
         Args:
             generator: the source of randomness; the result is on its device.
             n: how many groups to draw.
+            singles: whether a group of a single class may be drawn. If not, such groups are
+                drawn again, which has to look at them and so synchronises with the device.
 
         Returns:
             bool ``[n, t]``, a row per group; no row is empty.
@@ -77,11 +79,15 @@ class TaskPool:
             raise ValueError(f"Drawing groups needs a torch.Generator, not {generator!r}.")
         if n < 0:
             raise ValueError(f"Can't draw {n} groups.")
+        if not singles and self.classes == 1:
+            raise ValueError("The pool has a single class, so no other group: allow singles.")
+        # Which tasks may not be drawn by themselves; none, if singles are welcome.
+        barred = [] if singles else [task for task, size in enumerate(self.sizes) if size == 1]
         if torch.compiler.is_compiling():
             id(generator)  # Guards the compiled code on this very generator.
-            drawn: Tensor = _draw_compiled(_turn, _handle(generator), n, self.tasks)
+            drawn: Tensor = _draw_compiled(_turn, _handle(generator), n, self.tasks, barred)
             return drawn
-        return _draw(generator, n, self.tasks)
+        return _draw(generator, n, self.tasks, barred)
 
     def every(self) -> Tensor:
         """List the whole pool.
@@ -102,7 +108,23 @@ class TaskPool:
         return (digits & 1).bool()
 
 
-def _draw(generator: torch.Generator, n: int, tasks: int) -> Tensor:
+def _draw(generator: torch.Generator, n: int, tasks: int, barred: Sequence[int]) -> Tensor:
+    """Draw non-empty subsets, anew for as long as one is a ``barred`` task by itself.
+
+    At least every third subset is another one, so few rounds are needed.
+    """
+    masks = _draw_once(generator, n, tasks)
+    if not barred:
+        return masks
+    while True:
+        alone = (masks.sum(1) == 1) & masks[:, list(barred)].any(1)
+        rows = alone.nonzero().flatten()
+        if not len(rows):
+            return masks
+        masks[rows] = _draw_once(generator, len(rows), tasks)
+
+
+def _draw_once(generator: torch.Generator, n: int, tasks: int) -> Tensor:
     """Draw non-empty subsets: first the lowest member, then a coin for each task after it.
 
     The lowest member is k with probability 2^(t-k-1) / (2^t - 1), by inversion, so no draw is
@@ -135,11 +157,11 @@ def _handle(generator: torch.Generator) -> int:
 
 
 @torch.library.custom_op("densekd::draw_groups", mutates_args=("turn",))
-def _draw_compiled(turn: Tensor, handle: int, n: int, tasks: int) -> Tensor:
+def _draw_compiled(turn: Tensor, handle: int, n: int, tasks: int, barred: Sequence[int]) -> Tensor:
     turn.add_(1)
-    return _draw(_generators[handle], n, tasks)
+    return _draw(_generators[handle], n, tasks, barred)
 
 
 @_draw_compiled.register_fake
-def _(turn: Tensor, handle: int, n: int, tasks: int) -> Tensor:
+def _(turn: Tensor, handle: int, n: int, tasks: int, barred: Sequence[int]) -> Tensor:
     return torch.empty(n, tasks, dtype=torch.bool, device=_generators[handle].device)

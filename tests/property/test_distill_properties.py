@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from densekd import DenseDistillation, TaskPool
-from densekd.losses.distill import Groups, Reduction
+from densekd.losses.distill import Direction, Groups, Reduction
 
 groups_ = st.sampled_from(["whole", "each", "random", "every"])
 reductions = st.sampled_from(["pool", "element", "batch"])
+directions = st.sampled_from(["teacher", "student"])
 few_sizes = st.lists(st.integers(1, 5), min_size=1, max_size=7)
 sizes_ = st.one_of(few_sizes, st.lists(st.integers(1, 3), min_size=13, max_size=40))
 scales = st.sampled_from([0.01, 0.3, 1.0, 5.0, 30.0, 100.0])
@@ -35,12 +36,17 @@ def close(first: Tensor, second: Tensor, relative: float = 1e-6, absolute: float
     return (first - second).abs().max().item() <= bound
 
 
-@given(groups_, reductions, sizes_, scales, seeds)
+@given(groups_, reductions, directions, sizes_, scales, seeds)
 def test_never_negative_and_zero_at_equality(
-    groups: Groups, reduction: Reduction, sizes: list[int], scale: float, seed: int
+    groups: Groups,
+    reduction: Reduction,
+    direction: Direction,
+    sizes: list[int],
+    scale: float,
+    seed: int,
 ) -> None:
     student, teacher = logits(sizes, scale, seed)
-    loss = DenseDistillation(groups, reduction=reduction)
+    loss = DenseDistillation(groups, reduction=reduction, direction=direction)
     assert loss(student, teacher, sizes, generator=draw()) >= -1e-12 * scale
     same = torch.nn.functional.pad(teacher, (0, 2)).requires_grad_()
     at_equality = loss(same, teacher, sizes, generator=draw())
@@ -49,50 +55,61 @@ def test_never_negative_and_zero_at_equality(
     assert gradient.abs().max() < 1e-15
 
 
-@given(groups_, reductions, sizes_, scales, seeds)
+@given(groups_, reductions, directions, sizes_, scales, seeds)
 def test_adding_a_number_to_an_images_logits_changes_nothing(
-    groups: Groups, reduction: Reduction, sizes: list[int], scale: float, seed: int
+    groups: Groups,
+    reduction: Reduction,
+    direction: Direction,
+    sizes: list[int],
+    scale: float,
+    seed: int,
 ) -> None:
     student, teacher = logits(sizes, scale, seed)
-    loss = DenseDistillation(groups, reduction=reduction)
+    loss = DenseDistillation(groups, reduction=reduction, direction=direction)
     before = loss(student, teacher, sizes, generator=draw())
     shift = torch.tensor([-7.0, 0.5, 3.0, 20.0], dtype=torch.float64)[:, None]
     after = loss(student + shift, teacher - 2 * shift, sizes, generator=draw())
     assert close(before, after)
 
 
-@given(reductions, sizes_, seeds)
+@given(reductions, directions, sizes_, seeds)
 def test_classes_outside_the_drawn_group_get_no_gradient(
-    reduction: Reduction, sizes: list[int], seed: int
+    reduction: Reduction, direction: Direction, sizes: list[int], seed: int
 ) -> None:
     student, teacher = logits(sizes, 1.0, seed)
     generator = torch.Generator().manual_seed(seed)
     group = TaskPool(sizes).sample(generator, 1)[0]
     generator.manual_seed(seed)
-    loss = DenseDistillation("random", reduction=reduction)
+    loss = DenseDistillation("random", reduction=reduction, direction=direction)
     loss(student, teacher, sizes, generator=generator).backward()
     outside = torch.cat([~group.repeat_interleave(torch.tensor(sizes)), torch.ones(2).bool()])
     assert student.grad is not None
     assert not student.grad[:, outside].any()
 
 
-@given(reductions, few_sizes, scales, seeds)
+@given(reductions, directions, few_sizes, scales, seeds)
 def test_whole_and_each_are_the_textbook_losses(
-    reduction: Reduction, sizes: list[int], scale: float, seed: int
+    reduction: Reduction, direction: Direction, sizes: list[int], scale: float, seed: int
 ) -> None:
     student, teacher = logits(sizes, scale, seed)
 
     def textbook(columns: slice) -> Tensor:
         p = (teacher[:, columns] / 2).log_softmax(1)
         q = (student[:, columns] / 2).log_softmax(1)
+        if direction == "student":
+            p, q = q, p
         return torch.nn.functional.kl_div(q, p, reduction="batchmean", log_target=True) * 4
 
     classes, tasks = sum(sizes), len(sizes)
-    whole = DenseDistillation("whole", reduction=reduction)(student, teacher, sizes)
+    whole = DenseDistillation("whole", reduction=reduction, direction=direction)(
+        student, teacher, sizes
+    )
     divisor = 1 if reduction == "batch" else classes
     assert close(whole, textbook(slice(0, classes)) / divisor)
     starts = [sum(sizes[:task]) for task in range(tasks)]
-    each = DenseDistillation("each", reduction=reduction)(student, teacher, sizes)
+    each = DenseDistillation("each", reduction=reduction, direction=direction)(
+        student, teacher, sizes
+    )
     parts = [
         textbook(slice(start, start + size))
         / {"batch": 1, "pool": classes / tasks, "element": size}[reduction]
@@ -101,9 +118,9 @@ def test_whole_and_each_are_the_textbook_losses(
     assert close(each, torch.stack(parts).sum())
 
 
-@given(reductions, few_sizes, scales, seeds)
+@given(reductions, directions, few_sizes, scales, seeds)
 def test_every_is_the_mean_over_the_pool_of_the_loss_on_one_group(
-    reduction: Reduction, sizes: list[int], scale: float, seed: int
+    reduction: Reduction, direction: Direction, sizes: list[int], scale: float, seed: int
 ) -> None:
     """So `every` is what `random` is on average, the pool being drawn from uniformly."""
     student, teacher = logits(sizes, scale, seed)
@@ -112,12 +129,14 @@ def test_every_is_the_mean_over_the_pool_of_the_loss_on_one_group(
     columns = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     for group in pool.every():
         chosen = torch.nonzero(group[columns]).flatten()
-        part = DenseDistillation("whole", reduction="batch")(
+        part = DenseDistillation("whole", reduction="batch", direction=direction)(
             student[:, chosen], teacher[:, chosen], [len(chosen)]
         )
         divisor = {"pool": pool.mean_group_size, "element": len(chosen), "batch": 1}[reduction]
         total = total + part / divisor
-    every = DenseDistillation("every", reduction=reduction)(student, teacher, sizes)
+    every = DenseDistillation("every", reduction=reduction, direction=direction)(
+        student, teacher, sizes
+    )
     assert close(every, total / pool.count)
     (slope,) = torch.autograd.grad(every, student)
     (expected,) = torch.autograd.grad(total / pool.count, student)
@@ -170,13 +189,30 @@ def test_splitting_the_batch_and_averaging_changes_nothing(
     assert close(loss(student, teacher, sizes, generator=draw()), torch.stack(halves).mean(), 1e-9)
 
 
-@given(reductions, st.integers(1, 9), scales, seeds)
+@given(reductions, few_sizes, scales, seeds)
+def test_the_tasks_are_the_base_and_the_others(
+    reduction: Reduction, sizes: list[int], scale: float, seed: int
+) -> None:
+    """Leaving out the base takes nothing but its own part from the sum."""
+    student, teacher = logits(sizes, scale, seed)
+    others = DenseDistillation("each", reduction=reduction, skip_base=True)
+    base = DenseDistillation("whole", reduction="batch")(
+        student[:, : sizes[0]], teacher[:, : sizes[0]], sizes[:1]
+    )
+    divisor = {"pool": sum(sizes) / len(sizes), "element": sizes[0], "batch": 1}[reduction]
+    each = DenseDistillation("each", reduction=reduction)(student, teacher, sizes)
+    assert close(each, base / divisor + others(student, teacher, sizes), 1e-9)
+
+
+@given(reductions, directions, st.integers(1, 9), scales, seeds)
 def test_with_one_task_all_four_coincide(
-    reduction: Reduction, size: int, scale: float, seed: int
+    reduction: Reduction, direction: Direction, size: int, scale: float, seed: int
 ) -> None:
     student, teacher = logits([size], scale, seed)
     values = [
-        DenseDistillation(groups, reduction=reduction)(student, teacher, [size], generator=draw())
+        DenseDistillation(groups, reduction=reduction, direction=direction)(
+            student, teacher, [size], generator=draw()
+        )
         for groups in ("whole", "each", "random", "every")
     ]
     assert all(torch.equal(value, values[0]) for value in values)

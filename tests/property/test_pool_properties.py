@@ -15,6 +15,14 @@ def test_a_drawn_group_is_never_empty(sizes: list[int], seed: int, n: int) -> No
     assert masks.any(1).all()
 
 
+@given(sizes_.filter(lambda sizes: sum(sizes) > 1), st.integers(0, 2**32 - 1))
+def test_a_drawn_group_has_more_than_one_class_if_asked(sizes: list[int], seed: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    masks = TaskPool(sizes).sample(source, 100, singles=False)
+    assert masks.shape == (100, len(sizes))
+    assert (masks.long() @ torch.tensor(sizes) > 1).all()
+
+
 @given(sizes_)
 def test_growing_task_by_task_gives_the_same_pool(sizes: list[int]) -> None:
     pool = TaskPool(sizes[:1])

@@ -61,6 +61,25 @@ def test_sample_from_a_large_pool_is_a_fair_coin_for_each_task_and_pair(tasks: i
     assert (pairs - 0.25).abs().max() < 5 * 0.4331 / 200
 
 
+@pytest.mark.parametrize("sizes", [[1, 1], [1, 3], [1, 2, 1], [1] * 5], ids=str)
+def test_without_singles_sample_is_uniform_over_the_other_groups(sizes: list[int]) -> None:
+    pool = TaskPool(sizes)
+    masks = pool.sample(generator(), 20_000, singles=False)
+    numbers = (masks.long() << torch.arange(pool.tasks)).sum(1)
+    counts = np.bincount(numbers.numpy(), minlength=2**pool.tasks)[1:]
+    single = (pool.every().long() @ torch.tensor(sizes) == 1).numpy()
+    assert not counts[single].any()
+    if (~single).sum() > 1:
+        assert chisquare(counts[~single]).pvalue > 1e-3
+
+
+def test_where_no_task_has_a_single_class_nothing_is_drawn_again() -> None:
+    pool = TaskPool([2, 3, 2])
+    first, second = generator(), generator()
+    assert torch.equal(pool.sample(first, 50), pool.sample(second, 50, singles=False))
+    assert torch.equal(first.get_state(), second.get_state())
+
+
 def test_same_generator_state_gives_the_same_groups() -> None:
     pool = TaskPool([3, 3, 3, 3])
     first, second = (pool.sample(generator(7), 50) for _ in range(2))
@@ -92,3 +111,5 @@ def test_bad_draws_are_refused() -> None:
         TaskPool([1]).sample(generator(), -1)
     with pytest.raises(ValueError, match=r"torch\.Generator, not None"):
         TaskPool([1]).sample(None, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"a single class.*allow singles"):
+        TaskPool([1]).sample(generator(), 1, singles=False)

@@ -11,18 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from densekd.checks import check_choice
+from densekd.losses.checks import check_logits, check_option, checked_weights
 from densekd.losses.dense import pool_mean_divergence
 from densekd.losses.groups import Blocks, layout_of, listed_divergence, masked_divergence
 from densekd.pool import TaskPool
 
 Groups = Literal["whole", "each", "random", "every"]
 Reduction = Literal["pool", "element", "batch"]
+Direction = Literal["teacher", "student"]
+Single = Literal["keep", "resample"]
 GroupWeights = Callable[[Tensor], Tensor]
 
 # Up to so many tasks `every` lists all groups for their plain mean, which beyond is an integral.
 _LISTED_TASKS = 10
-# Where weights differ from group to group, up to so many (4095 groups); beyond, groups are drawn,
-# this often per image unless told otherwise.
+# Where weights differ from group to group, or the direction is the student's, up to so many (4095
+# groups); beyond, groups are drawn, this often per image unless told otherwise.
 _WEIGHTED_TASKS = 12
 _DRAWS_FOR_EVERY = 8
 
@@ -55,6 +58,8 @@ class DenseDistillation(nn.Module):
       then weighs 25 times one of 50, which can diverge.
     - ``batch``: 1, the equations as written.
 
+    ``skip_base`` and ``single`` choose among the groups; what a group is divided by stays.
+
     Args:
         groups: which groups to distil on.
         temperature: tau, positive.
@@ -63,7 +68,16 @@ class DenseDistillation(nn.Module):
         draws: groups per call for ``random`` (default 1), averaged; for ``every`` groups per
             image where it has to sample (default 8).
         per_image: for ``random``, draw for each image separately.
-        total: for ``every``, sum over the pool instead of averaging.
+        total: for ``each`` and ``every``, sum over the groups (True, the default of ``each``) or
+            average (False, the default of ``every``).
+        direction: the distribution that the divergence is averaged over: ``teacher`` for
+            KL(teacher || student), or ``student`` for KL(student || teacher), as the paper
+            writes it, for which ``every`` is exact up to 12 tasks and beyond has to sample.
+        skip_base: for ``each``, leave out task 0, as Eq. 2 does, which counts tasks from 1. The
+            loss is 0 as long as no other task was learned.
+        single: for ``random``, what becomes of a drawn group of a single class, whose
+            divergence is 0: ``keep`` it, or ``resample`` until another one is drawn, if there is
+            any. Then the loss is no longer unbiased but, on average, larger than ``every``.
     """
 
     def __init__(  # noqa: PLR0913 - one loss, and all but the first have defaults
@@ -75,28 +89,35 @@ class DenseDistillation(nn.Module):
         *,
         draws: int | None = None,
         per_image: bool = False,
-        total: bool = False,
+        total: bool | None = None,
+        direction: Direction = "teacher",
+        skip_base: bool = False,
+        single: Single = "keep",
     ) -> None:
         super().__init__()
         check_choice("groups", groups, get_args(Groups))
         check_choice("reduction", reduction, get_args(Reduction))
+        check_choice("direction", direction, get_args(Direction))
+        check_choice("single", single, get_args(Single))
         if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be a positive number, not {temperature!r}.")
         if draws is not None and (not isinstance(draws, int) or draws < 1):
             raise ValueError(f"draws must be 1 or more, not {draws!r}.")
-        if draws is not None and groups in ("whole", "each"):
-            raise ValueError(f"draws goes with groups='random' or 'every', not {groups!r}.")
-        if per_image and groups != "random":
-            raise ValueError(f"per_image goes with groups='random', not {groups!r}.")
-        if total and groups != "every":
-            raise ValueError(f"total goes with groups='every', not {groups!r}.")
+        check_option("draws", draws is not None, groups, "random", "every")
+        check_option("per_image", per_image, groups, "random")
+        check_option("total", total is not None, groups, "each", "every")
+        check_option("skip_base", skip_base, groups, "each")
+        check_option("single", single != "keep", groups, "random")
         self.groups: Groups = groups
         self.temperature = temperature
         self.reduction: Reduction = reduction
         self.tau_squared = tau_squared
         self.draws = draws
         self.per_image = per_image
-        self.total = total
+        self.total = groups == "each" if total is None else total
+        self.direction: Direction = direction
+        self.skip_base = skip_base
+        self.single: Single = single
         self._said_that_it_samples = False
 
     def forward(
@@ -122,19 +143,20 @@ class DenseDistillation(nn.Module):
             A scalar, at least float32; NaN if any logit of an old class is not finite.
         """
         pool = TaskPool(task_sizes)
-        _check_logits(student, teacher, pool)
+        check_logits(student, teacher, pool)
         # The teacher's width, not the sum of the sizes, which torch.compile may not know.
         student = student[:, : teacher.shape[1]]
         teacher = teacher.detach()
         with _without_autocast(student.device.type):
-            blocks = Blocks.of(student, teacher, pool.sizes, self.temperature)
+            blocks = self._blocks(student, teacher, pool)
             alike = self.reduction != "element" and weights is None
-            if self.groups == "every" and alike and pool.tasks > _LISTED_TASKS:
+            integral = alike and self.direction == "teacher" and pool.tasks > _LISTED_TASKS
+            if self.groups == "every" and integral:
                 loss = pool_mean_divergence(*blocks) / self._divisor(pool)
             else:
                 loss = self._weigh(blocks, pool, generator, weights)
             loss = loss.mean() * (self.temperature**2 if self.tau_squared else 1.0)
-            if self.total:
+            if self.groups == "every" and self.total:
                 loss = loss * _as_float(pool)
             # 1, or NaN if a logit isn't finite, whether or not its group was drawn.
             intact = 1.0 + ((student - student) + (teacher - teacher)).detach().sum()
@@ -144,11 +166,24 @@ class DenseDistillation(nn.Module):
     def extra_repr(self) -> str:
         """The options that differ from the defaults, for ``print``."""
         shown = f"{self.groups!r}, temperature={self.temperature}, reduction={self.reduction!r}"
-        options = ("tau_squared", True), ("draws", None), ("per_image", False), ("total", False)
-        for name, default in options:
+        defaults = {
+            "tau_squared": True,
+            "draws": None,
+            "per_image": False,
+            "total": self.groups == "each",
+            "direction": "teacher",
+            "skip_base": False,
+            "single": "keep",
+        }
+        for name, default in defaults.items():
             if getattr(self, name) != default:
-                shown += f", {name}={getattr(self, name)}"
+                shown += f", {name}={getattr(self, name)!r}"
         return shown
+
+    def _blocks(self, student: Tensor, teacher: Tensor, pool: TaskPool) -> Blocks:
+        if self.direction == "student":
+            student, teacher = teacher, student
+        return Blocks.of(student, teacher, pool.sizes, self.temperature)
 
     def _weigh(
         self,
@@ -165,8 +200,11 @@ class DenseDistillation(nn.Module):
         else:
             divergence = divergence / self._divisor(pool)
         if weights is not None:
-            divergence = divergence * _checked_weights(weights(masks), masks)
-        return divergence.sum(-1) if self.groups == "each" else divergence.mean(-1)
+            divergence = divergence * checked_weights(weights(masks), masks)
+        if self.groups != "each":
+            return divergence.mean(-1)
+        # No group at all, if the base is the only task and skipped: 0, where a mean would be NaN.
+        return divergence.sum(-1) / (1 if self.total else max(1, len(masks)))
 
     def _choose(
         self, blocks: Blocks, pool: TaskPool, generator: torch.Generator | None
@@ -178,7 +216,8 @@ class DenseDistillation(nn.Module):
             return masks, masked_divergence(blocks, masks)
         if self.groups == "each":
             masks = torch.eye(pool.tasks, dtype=torch.bool, device=device)
-            return masks, blocks.k
+            first = 1 if self.skip_base else 0
+            return masks[first:], blocks.k[:, first:]
         if self.groups == "every" and pool.tasks <= _WEIGHTED_TASKS:
             return _every(pool, device), listed_divergence(blocks)
         if generator is None:
@@ -187,10 +226,11 @@ class DenseDistillation(nn.Module):
         if self.groups == "every":
             draws = self.draws or _DRAWS_FOR_EVERY
             self._say_that_it_samples(pool, draws)
-        if self.per_image or self.groups == "every":
-            masks = pool.sample(generator, batch * draws).unflatten(0, (batch, draws))
-        else:
-            masks = pool.sample(generator, draws)
+        separate = self.per_image or self.groups == "every"
+        singles = self.single == "keep" or pool.classes == 1
+        masks = pool.sample(generator, batch * draws if separate else draws, singles=singles)
+        if separate:
+            masks = masks.unflatten(0, (batch, draws))
         masks = masks.to(device, non_blocking=True)
         return masks, masked_divergence(blocks, masks)
 
@@ -208,16 +248,20 @@ class DenseDistillation(nn.Module):
         if self.groups == "random":
             return "groups='random' draws groups: pass a generator, made once before training."
         return (
-            f"groups='every' with group-dependent weights draws groups beyond {_WEIGHTED_TASKS} "
+            f"groups='every' with {self._why_it_samples()} draws groups beyond {_WEIGHTED_TASKS} "
             f"tasks, and there are {pool.tasks}: pass a generator, made once before training."
         )
+
+    def _why_it_samples(self) -> str:
+        return "direction='student'" if self.direction == "student" else "group-dependent weights"
 
     def _say_that_it_samples(self, pool: TaskPool, draws: int) -> None:
         if not self._said_that_it_samples:
             self._said_that_it_samples = True
             logger.warning(
-                "The weights differ from group to group, so the 2^%d - 1 groups are not summed "
-                "but estimated, without bias, from %d draws per image.",
+                "With %s, the 2^%d - 1 groups are not summed but estimated, without bias, from "
+                "%d draws per image.",
+                self._why_it_samples(),
                 pool.tasks,
                 draws,
             )
@@ -242,45 +286,3 @@ def _without_autocast(device: str) -> AbstractContextManager[None]:
 def _every(pool: TaskPool, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return pool.every().to(device)
-
-
-def _checked_weights(factor: Tensor, masks: Tensor) -> Tensor:
-    if not isinstance(factor, Tensor) or factor.shape != masks.shape[:-1]:
-        given = list(factor.shape) if isinstance(factor, Tensor) else type(factor).__name__
-        raise ValueError(
-            f"weights must give a tensor of shape {list(masks.shape[:-1])}, one number for each "
-            f"group, not {given}."
-        )
-    return factor
-
-
-def _check_logits(student: Tensor, teacher: Tensor, pool: TaskPool) -> None:
-    _check_matrix("student", student)
-    _check_matrix("teacher", teacher)
-    if len(student) != len(teacher):
-        raise ValueError(
-            f"The student's logits are of {len(student)} images, the teacher's of {len(teacher)}."
-        )
-    if student.device != teacher.device:
-        raise ValueError(
-            f"The student's logits are on {student.device}, the teacher's on {teacher.device}."
-        )
-    if teacher.shape[1] > student.shape[1]:
-        raise ValueError(
-            f"The teacher knows {teacher.shape[1]} classes, the student only {student.shape[1]}."
-        )
-    if pool.classes != teacher.shape[1]:
-        raise ValueError(
-            f"task_sizes {list(pool.sizes)} add up to {pool.classes}, "
-            f"but the teacher knows {teacher.shape[1]} classes."
-        )
-
-
-def _check_matrix(name: str, logits: Tensor) -> None:
-    if logits.ndim != 2 or len(logits) == 0:
-        raise ValueError(
-            f"The {name}'s logits must be [images, classes] of at least one image, "
-            f"not of shape {list(logits.shape)}."
-        )
-    if not logits.is_floating_point():
-        raise ValueError(f"The {name}'s logits must be floating point, not {logits.dtype}.")

@@ -57,9 +57,11 @@ class Blocks(NamedTuple):
     ) -> "Blocks":
         """From logits ``[B, N]`` over the old classes, student's and teacher's.
 
+        For KL(student || teacher) the two change places, here and in all that is made of blocks.
+
         Args:
-            student: may need a gradient.
-            teacher: has none.
+            student: the distribution that is compared; may need a gradient.
+            teacher: the distribution that is averaged over; may need one too.
             sizes: the classes of each task.
             temperature: divides the logits.
         """
@@ -140,18 +142,23 @@ class _Join(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         x, y = lse_a - a, lse_b - b
         w, v = x.sigmoid(), y.sigmoid()
-        ctx.save_for_backward(w, v)
+        # The slope in x, for when the two have changed places: a teacher needs no gradient.
+        slope = w * (-x).sigmoid() * (kl - k + x - y) if ctx.needs_input_grad[0] else None
+        ctx.save_for_backward(w, v, slope)
         joined = w * kl + (-x).sigmoid() * k + _binary_divergence(x, y)
         return joined, torch.logaddexp(lse_b, b)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_kl: Tensor, to_lse: Tensor) -> tuple[Tensor | None, ...]:
-        w, v = ctx.saved_tensors
+        w, v, slope = ctx.saved_tensors
         to_group = to_kl * (v - w) + to_lse * v
         to_task = (to_lse - to_group).sum(1, keepdim=True)
         to_k = (to_kl - to_kl * w).sum(1, keepdim=True)
-        return None, to_group, to_kl * w, None, to_task, to_k
+        if slope is None:
+            return None, to_group, to_kl * w, None, to_task, to_k
+        to_x = to_kl * slope
+        return to_x, to_group, to_kl * w, -to_x.sum(1, keepdim=True), to_task, to_k
 
 
 def _binary_divergence(x: Tensor, y: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ from torch import Tensor
 from densekd import DenseDistillation, TaskPool
 from densekd.losses import distill
 from densekd.losses import groups as groups_module
-from densekd.losses.distill import Groups, Reduction
+from densekd.losses.distill import Direction, Groups, Reduction
 
 import reference
 
 GROUPS: tuple[Groups, ...] = get_args(Groups)
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 NEW_CLASSES = 3
 
 
@@ -43,7 +44,9 @@ def assert_close(loss: Tensor, student: Tensor, expected: reference.Loss, tolera
     (gradient,) = torch.autograd.grad(loss, student)
     assert loss.item() == pytest.approx(expected.value, rel=tolerance)
     error = np.abs(gradient.double().numpy() - expected.gradient).max()
-    assert error <= tolerance * np.abs(expected.gradient).max()
+    # A student sure of one class has a gradient of KL(student || teacher) near 0, however large the
+    # loss: the digits end where those of the loss do.
+    assert error <= tolerance * max(np.abs(expected.gradient).max(), 1e-9 * expected.value)
 
 
 EQUAL_AND_UNEQUAL = [[3] * t for t in range(1, 11)] + [
@@ -61,17 +64,28 @@ EQUAL_AND_UNEQUAL = [[3] * t for t in range(1, 11)] + [
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 10.0, 100.0])
-@pytest.mark.parametrize("sizes", EQUAL_AND_UNEQUAL, ids=str)
-def test_value_and_gradient_equal_the_reference(sizes: list[int], scale: float) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "direction"),
+    [(sizes, "teacher") for sizes in EQUAL_AND_UNEQUAL]
+    + [(sizes, "student") for sizes in EQUAL_AND_UNEQUAL if len(sizes) < 8],
+    ids=str,
+)
+def test_value_and_gradient_equal_the_reference(
+    sizes: list[int], direction: Direction, scale: float
+) -> None:
     student, teacher = logits(sizes, scale)
     drawn = TaskPool(sizes).sample(generator(), 3)
     arrays = student.detach().numpy(), teacher.numpy(), sizes
     for groups in GROUPS:
         for reduction in REDUCTIONS:
-            draws = {"draws": 3} if groups == "random" else {}
-            loss = DenseDistillation(groups, reduction=reduction, **draws)  # type: ignore[arg-type]
+            draws = 3 if groups == "random" else None
+            loss = DenseDistillation(groups, reduction=reduction, draws=draws, direction=direction)
             expected = reference.distillation(
-                *arrays, groups, reduction=reduction, drawn=group_numbers(drawn)
+                *arrays,
+                groups,
+                reduction=reduction,
+                direction=direction,
+                drawn=group_numbers(drawn),
             )
             given = loss(student, teacher, sizes, generator=generator())
             if expected.value == 0:  # groups of one class each
@@ -96,11 +110,12 @@ def test_the_integral_agrees_with_the_list(
     assert (slope - other).abs().max() <= 1e-8 * slope.abs().max()
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("difference", [1e-6, 1e-3, 0.1])
 @pytest.mark.parametrize("scale", [1.0, 20.0, 100.0])
 @pytest.mark.parametrize("sizes", [[1, 1], [10, 10], [2, 2, 2], [5, 1, 1, 1, 1, 1]], ids=str)
 def test_a_student_near_its_teacher_keeps_its_digits(
-    sizes: list[int], scale: float, difference: float
+    sizes: list[int], scale: float, difference: float, direction: Direction
 ) -> None:
     """Where the loss is a small difference of large numbers."""
     student, teacher = logits(sizes, scale)
@@ -108,20 +123,19 @@ def test_a_student_near_its_teacher_keeps_its_digits(
     near = (teacher + difference * student[:, :old].detach() / scale).requires_grad_()
     drawn = TaskPool(sizes).sample(generator(), 3)
     for groups in GROUPS:
-        given = DenseDistillation(groups, draws=3 if groups == "random" else None)(
+        draws = 3 if groups == "random" else None
+        given = DenseDistillation(groups, draws=draws, direction=direction)(
             near, teacher, sizes, generator=generator()
         )
-        expected = precisely(near, teacher, sizes, groups, group_numbers(drawn))
+        expected = precisely(
+            near, teacher, sizes, groups, drawn=group_numbers(drawn), direction=direction
+        )
         if expected.value > 1e-15:
             assert_close(given, near, expected, 1e-5)
 
 
 def precisely(
-    student: Tensor,
-    teacher: Tensor,
-    sizes: list[int],
-    groups: Groups,
-    drawn: list[reference.Group],
+    student: Tensor, teacher: Tensor, sizes: list[int], groups: Groups, **options: Any
 ) -> reference.Loss:
     """The reference with NumPy's widest floats, as float64 has too few digits for these cases."""
     wide = np.longdouble
@@ -130,7 +144,7 @@ def precisely(
         teacher.numpy().astype(wide),
         sizes,
         groups,
-        drawn=drawn,
+        **options,
     )
     return reference.Loss(float(loss.value), loss.gradient.astype(np.float64))
 
@@ -164,13 +178,82 @@ def test_total_is_the_sum_of_the_paper(reduction: Reduction) -> None:
     assert_close(loss(student, teacher, sizes), student, expected, 1e-8)
 
 
+@pytest.mark.parametrize("options", [{"total": False}, {"total": True}, {}], ids=str)
+@pytest.mark.parametrize("skip_base", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("sizes", [[4, 2, 3], [1, 5], [3, 2, 4, 1]], ids=str)
+def test_the_tasks_summed_or_averaged_from_the_first_or_second_equal_the_reference(
+    sizes: list[int], reduction: Reduction, skip_base: bool, options: dict[str, Any]
+) -> None:
+    student, teacher = logits(sizes)
+    expected = reference.distillation(
+        student.detach().numpy(),
+        teacher.numpy(),
+        sizes,
+        "each",
+        reduction=reduction,
+        total=options.get("total"),
+        skip_base=skip_base,
+        weight=lambda group: 0.5 + sum(task + 1 for task in group),
+    )
+    loss = DenseDistillation("each", reduction=reduction, skip_base=skip_base, **options)
+    given = loss(student, teacher, sizes, weights=weigh_by_members)
+    assert_close(given, student, expected, 1e-9)
+
+
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_without_its_base_a_single_task_costs_nothing(reduction: Reduction, total: bool) -> None:
+    student, teacher = logits([4])
+    loss = DenseDistillation("each", reduction=reduction, total=total, skip_base=True)
+    for weights in (None, weigh_by_members):
+        given = loss(student, teacher, [4], weights=weights)
+        (gradient,) = torch.autograd.grad(given, student)
+        assert given.item() == 0
+        assert not gradient.any()
+    assert loss(student * math.nan, teacher, [4]).isnan()
+
+
+@pytest.mark.parametrize("per_image", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_single_class_is_never_distilled_on_if_resampled(
+    reduction: Reduction, per_image: bool
+) -> None:
+    """Of two tasks of one class, only both together are left."""
+    student, teacher = logits([1, 1])
+    loss = DenseDistillation("random", reduction=reduction, per_image=per_image, single="resample")
+    expected = reference.distillation(
+        student.detach().numpy(),
+        teacher.numpy(),
+        [1, 1],
+        "random",
+        reduction=reduction,
+        drawn=[(0, 1)],
+    )
+    source = generator()
+    for _ in range(10):
+        assert_close(loss(student, teacher, [1, 1], generator=source), student, expected, 1e-9)
+
+
+def test_a_single_class_that_is_all_there_is_stays() -> None:
+    student, teacher = logits([1])
+    loss = DenseDistillation("random", single="resample")
+    given = loss(student, teacher, [1], generator=generator())
+    (gradient,) = torch.autograd.grad(given, student)
+    assert given.item() == 0
+    assert not gradient.any()
+
+
 def weigh_by_members(masks: Tensor) -> Tensor:
     return 0.5 + masks.double() @ torch.arange(1.0, masks.shape[-1] + 1, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("groups", GROUPS)
-def test_group_weights_equal_the_reference(groups: Groups, reduction: Reduction) -> None:
+def test_group_weights_equal_the_reference(
+    groups: Groups, reduction: Reduction, direction: Direction
+) -> None:
     sizes = [4, 1, 3, 2]
     student, teacher = logits(sizes)
     expected = reference.distillation(
@@ -179,17 +262,32 @@ def test_group_weights_equal_the_reference(groups: Groups, reduction: Reduction)
         sizes,
         groups,
         reduction=reduction,
+        direction=direction,
         weight=lambda group: 0.5 + sum(task + 1 for task in group),
         drawn=group_numbers(TaskPool(sizes).sample(generator(), 1)),
     )
-    given = DenseDistillation(groups, reduction=reduction)(
+    given = DenseDistillation(groups, reduction=reduction, direction=direction)(
         student, teacher, sizes, generator=generator(), weights=weigh_by_members
     )
     assert_close(given, student, expected, 1e-9)
 
 
+@pytest.mark.parametrize("tasks", [11, 12])
+def test_the_students_direction_is_exact_up_to_twelve_tasks(tasks: int) -> None:
+    sizes = [3] + [1] * (tasks - 1)
+    student, teacher = logits(sizes, batch=2)
+    expected = reference.distillation(
+        student.detach().numpy(), teacher.numpy(), sizes, "every", direction="student"
+    )
+    given = DenseDistillation("every", direction="student")(student, teacher, sizes)
+    assert_close(given, student, expected, 1e-9)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_draws_per_image_equal_the_reference_image_by_image(reduction: Reduction) -> None:
+def test_draws_per_image_equal_the_reference_image_by_image(
+    reduction: Reduction, direction: Direction
+) -> None:
     sizes, draws = [4, 1, 3, 2], 5
     student, teacher = logits(sizes, batch=3)
     masks = TaskPool(sizes).sample(generator(), 3 * draws).view(3, draws, 4)
@@ -200,6 +298,7 @@ def test_draws_per_image_equal_the_reference_image_by_image(reduction: Reduction
             sizes,
             "random",
             reduction=reduction,
+            direction=direction,
             drawn=group_numbers(masks[i]),
         )
         for i in range(3)
@@ -208,7 +307,9 @@ def test_draws_per_image_equal_the_reference_image_by_image(reduction: Reduction
         sum(image.value for image in images) / 3,
         np.concatenate([image.gradient for image in images]) / 3,
     )
-    loss = DenseDistillation("random", reduction=reduction, draws=draws, per_image=True)
+    loss = DenseDistillation(
+        "random", reduction=reduction, draws=draws, per_image=True, direction=direction
+    )
     assert_close(loss(student, teacher, sizes, generator=generator()), student, expected, 1e-9)
 
 
@@ -264,14 +365,17 @@ def test_huge_pools_agree_with_the_mean_of_many_draws(sizes: list[int], scale: f
         assert np.linalg.norm(distance[1:]) <= 4 * np.linalg.norm(error[1:])
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("sizes", [[5, 3], [50] + [1] * 49, [2] * 64], ids=["2", "50", "64"])
-def test_logits_of_a_thousand_stay_finite(sizes: list[int], groups: Groups) -> None:
+def test_logits_of_a_thousand_stay_finite(
+    sizes: list[int], groups: Groups, direction: Direction
+) -> None:
     student, teacher = logits(sizes, batch=8, dtype=torch.float32)
     student = (1000 * student.detach().sign()).requires_grad_()
     teacher = 1000 * teacher.sign()
     for reduction in REDUCTIONS:
-        loss = DenseDistillation(groups, reduction=reduction)
+        loss = DenseDistillation(groups, reduction=reduction, direction=direction)
         given = loss(student, teacher, sizes, generator=generator())
         (gradient,) = torch.autograd.grad(given, student)
         assert given.isfinite()
@@ -282,22 +386,24 @@ def test_logits_of_a_thousand_stay_finite(sizes: list[int], groups: Groups) -> N
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["student", "teacher"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_logit_that_is_no_number_makes_the_loss_nan(
-    groups: Groups, bad: float, where: str
+    groups: Groups, bad: float, where: str, direction: Direction
 ) -> None:
     for sizes in ([3], [3, 1, 2], [2] * 30):
         student, teacher = (x.detach() for x in logits(sizes))
         (student if where == "student" else teacher)[1, 2] = bad
         for reduction in REDUCTIONS:
-            loss = DenseDistillation(groups, reduction=reduction)
+            loss = DenseDistillation(groups, reduction=reduction, direction=direction)
             assert loss(student, teacher, sizes, generator=generator()).isnan()
 
 
-def test_new_classes_do_not_matter() -> None:
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_new_classes_do_not_matter(direction: Direction) -> None:
     sizes = [3, 2]
     student, teacher = logits(sizes)
     for groups in GROUPS:
-        loss = DenseDistillation(groups)
+        loss = DenseDistillation(groups, direction=direction)
         (gradient,) = torch.autograd.grad(
             loss(student, teacher, sizes, generator=generator()), student
         )
@@ -310,12 +416,14 @@ def test_new_classes_do_not_matter() -> None:
         )
 
 
-def test_no_gradient_reaches_the_teacher() -> None:
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_no_gradient_reaches_the_teacher(direction: Direction) -> None:
     student, teacher = logits([3, 2])
     teacher.requires_grad_()
     for groups in GROUPS:
-        loss = DenseDistillation(groups)(student, teacher, [3, 2], generator=generator())
-        assert torch.autograd.grad(loss, [student, teacher], allow_unused=True)[1] is None
+        loss = DenseDistillation(groups, direction=direction)
+        given = loss(student, teacher, [3, 2], generator=generator())
+        assert torch.autograd.grad(given, [student, teacher], allow_unused=True)[1] is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -366,13 +474,14 @@ def test_single_precision_inside_is_near(groups: Groups, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("tasks", [1, 5, 30])
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_no_value_is_read_back_from_the_device(
-    groups: Groups, reduction: Reduction, tasks: int
+    groups: Groups, reduction: Reduction, tasks: int, direction: Direction
 ) -> None:
     """Tensors on ``meta`` have no values, so reading one, a synchronisation, would raise."""
     student = torch.empty(4, 2 * tasks + 1, device="meta", requires_grad=True)
     teacher = torch.empty(4, 2 * tasks, device="meta")
-    loss = DenseDistillation(groups, reduction=reduction)
+    loss = DenseDistillation(groups, reduction=reduction, direction=direction)
     given = loss(student, teacher, [2] * tasks, generator=generator())
     given.backward()
     assert given.shape == ()
@@ -380,13 +489,24 @@ def test_no_value_is_read_back_from_the_device(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("groups", ["whole", "each", "random"])
-def test_compiles_into_one_graph(groups: Groups) -> None:
+@pytest.mark.parametrize(
+    ("groups", "options"),
+    [
+        ("whole", {}),
+        ("each", {}),
+        ("random", {}),
+        ("whole", {"direction": "student"}),
+        ("each", {"skip_base": True, "total": False}),
+        ("random", {"single": "resample", "draws": 20}),
+    ],
+    ids=str,
+)
+def test_compiles_into_one_graph(groups: Groups, options: dict[str, Any]) -> None:
     torch.compiler.reset()
-    loss = DenseDistillation(groups)
+    loss = DenseDistillation(groups, **options)
     compiled = torch.compile(loss, fullgraph=True)
     source, other = generator(1), generator(2)
-    for sizes in ([5, 3, 2], [3, 5, 2], [2, 2, 3, 3]):
+    for sizes in ([5, 3, 2], [3, 5, 2], [7, 1, 1, 1]):
         student, teacher = logits(sizes, dtype=torch.float32)
         for chosen in (source, other, source):
             state = chosen.get_state()
@@ -435,21 +555,31 @@ def test_evaluation_before_training_does_not_spoil_training() -> None:
     assert after.item() == before.item()
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"reduction": "element"}, "group-dependent weights"),
+        ({"direction": "student"}, "direction='student'"),
+    ],
+)
 def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes = [3, 1, 2, 4]
     student, teacher = logits(sizes, batch=2)
-    listed = DenseDistillation("every", reduction="element")(student, teacher, sizes)
+    listed = DenseDistillation("every", **options)(student, teacher, sizes)
     monkeypatch.setattr(distill, "_WEIGHTED_TASKS", 3)
-    loss = DenseDistillation("every", reduction="element", draws=2000)
+    loss = DenseDistillation("every", draws=2000, **options)
     source = generator()
     with caplog.at_level(logging.WARNING, "densekd"):
         drawn = torch.stack(
             [loss(student, teacher, sizes, generator=source).detach() for _ in range(10)]
         )
     assert len(caplog.records) == 1
-    assert "2^4 - 1 groups" in caplog.text
+    assert f"With {reason}, the 2^4 - 1 groups" in caplog.text
     assert "2000 draws per image" in caplog.text
     # The spread of ten estimates gives the standard error of their mean.
     assert abs(drawn.mean() - listed) < 4.5 * drawn.std() / math.sqrt(10)
@@ -474,7 +604,21 @@ def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
         (lambda: DenseDistillation("random", draws=0), r"draws must be 1 or more, not 0"),
         (lambda: DenseDistillation("random", draws=cast(Any, 2.5)), r"draws.*not 2\.5"),
         (lambda: DenseDistillation("every", per_image=True), r"per_image.*'every'"),
-        (lambda: DenseDistillation("random", total=True), r"total.*'random'"),
+        (
+            lambda: DenseDistillation("random", total=True),
+            r"total.*'each' or 'every', not 'random'",
+        ),
+        (lambda: DenseDistillation("whole", total=False), r"total.*'whole'"),
+        (
+            lambda: DenseDistillation("whole", direction=cast(Any, "reverse")),
+            r"direction='reverse'.*'teacher', 'student'",
+        ),
+        (lambda: DenseDistillation("every", skip_base=True), r"skip_base.*'each', not 'every'"),
+        (
+            lambda: DenseDistillation("random", single=cast(Any, "drop")),
+            r"single='drop'.*'keep', 'resample'",
+        ),
+        (lambda: DenseDistillation("every", single="resample"), r"single.*'random', not 'every'"),
     ],
 )
 def test_bad_options_get_a_sentence(call: Callable[[], object], message: str) -> None:
@@ -510,6 +654,8 @@ def test_a_missing_generator_is_named() -> None:
         DenseDistillation("random")(student, teacher, [2] * 13)
     with pytest.raises(ValueError, match=r"beyond 12 tasks, and there are 13.*pass a gen"):
         DenseDistillation("every", reduction="element")(student, teacher, [2] * 13)
+    with pytest.raises(ValueError, match=r"direction='student' draws groups beyond 12 tasks"):
+        DenseDistillation("every", direction="student")(student, teacher, [2] * 13)
 
 
 def test_weights_of_the_wrong_shape_are_refused() -> None:
@@ -527,8 +673,19 @@ def test_a_sum_too_large_for_a_number_is_refused() -> None:
         DenseDistillation("every", total=True)(logits_, logits_, [1] * 1100)
 
 
-def test_print_shows_the_options() -> None:
-    shown = repr(DenseDistillation("random", draws=4, per_image=True))
-    assert shown == (
-        "DenseDistillation('random', temperature=2.0, reduction='pool', draws=4, per_image=True)"
-    )
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (DenseDistillation("each"), ""),
+        (DenseDistillation("random", draws=4, per_image=True), ", draws=4, per_image=True"),
+        (DenseDistillation("each", total=False, skip_base=True), ", total=False, skip_base=True"),
+        (
+            DenseDistillation("every", total=True, direction="student"),
+            ", total=True, direction='student'",
+        ),
+        (DenseDistillation("random", single="resample"), ", single='resample'"),
+    ],
+)
+def test_print_shows_the_options_that_differ(loss: DenseDistillation, options: str) -> None:
+    shown = f"DenseDistillation({loss.groups!r}, temperature=2.0, reduction='pool'{options})"
+    assert repr(loss) == shown
