@@ -1,0 +1,100 @@
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from densekd.files import remove_leftovers, to_json, write_atomically, write_json
+
+
+def test_a_file_is_written_and_replaced_and_its_folder_made(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "file.txt"
+    for content in ("Müller\r\n", b"\x00\xff", ""):
+        write_atomically(file, content)
+        assert file.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+        assert os.listdir(file.parent) == ["file.txt"]
+
+
+def test_a_file_is_readable_by_whom_the_user_allows(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_atomically(tmp_path / "file", "")
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_content_is_on_the_disk_before_its_name_and_then_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        done.append("folder" if stat.S_ISDIR(status.st_mode) else f"file of {status.st_size}")
+        fsync(descriptor)
+
+    def noting_replace(old: Path, new: Path) -> None:
+        done.append(f"rename to {new.name}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "replace", noting_replace)
+    write_atomically(tmp_path / "file", b"12345")
+    assert done == ["file of 5", "rename to file", "folder"]
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_content_and_nothing_else(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    write_atomically(file, "old")
+
+    def full(*args: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, broken, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(file, "new")
+    assert (os.listdir(tmp_path), file.read_text()) == (["file"], "old")
+
+
+def test_only_temporary_files_are_leftovers(tmp_path: Path) -> None:
+    others = [".tmp", ".file.tmp", "file.0123abcd.tmp", ".hidden"]
+    for name in (".file.json.0123abcd.tmp", ".x.89abcdef.tmp", *others):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+    remove_leftovers(tmp_path / "none")
+
+
+def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
+    value = {"z": [1, 2.5, None, True], "a": {"Größe": "日本", "": -0.1}, "e": [], "o": {}}
+    write_json(tmp_path / "x.json", value)
+    text = (tmp_path / "x.json").read_text(encoding="utf-8")
+    assert json.loads(text) == value
+    assert list(json.loads(text)) == ["z", "a", "e", "o"]
+    assert '\n "z": [\n  1,' in text
+    assert "Größe" in text
+    assert text.endswith("}\n")
+
+
+def test_what_json_lacks_becomes_null_at_any_depth() -> None:
+    value = {"a": math.nan, "b": [(math.inf, 1.0)], "c": {"d": np.float64(-math.inf)}}
+    read = json.loads(to_json(value), parse_constant=lambda name: pytest.fail(name))
+    assert read == {"a": None, "b": [[None, 1.0]], "c": {"d": None}}
+
+
+def test_a_name_that_is_not_utf8_survives() -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")
+    content = to_json([name, "🙂"])
+    assert json.loads(content.decode()) == [name, "🙂"]
+
+
+def test_names_that_would_change_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 can't be a name in JSON; make it a string"):
+        to_json({"tasks": [{3: 0.5}]})
