@@ -79,22 +79,30 @@ class Batches:
         images = len(self._reader.labels)
         return min(math.ceil(images / self._size), images // self._share.world)
 
-    def epoch(self, *number: int) -> Iterator[Batch]:
-        """All images once, in the order of epoch ``number``; of each batch this rank's share."""
+    def epoch(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
+        """All images once, in the order of epoch ``number``; of each batch this rank's share.
+
+        The first ``skip`` batches are left out, to go on where an epoch was left.
+        """
         seeds = self._seeds.at(*number)
         order = torch.randperm(len(self._reader.labels), generator=seeds.generator("batches"))
         parts = torch.arange(len(order)).tensor_split(len(self))
         shares = [self._share.of(part) for part in parts]
-        return self._reader.augmented(order, shares, seeds.number("augment"))
+        return self._reader.augmented(order, shares[skip:], seeds.number("augment"))
 
-    def endless(self, *number: int) -> Iterator[Batch]:
+    def endless(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
         """Epoch after epoch, each in an order of its own: what is paired with epoch ``number``."""
-        return itertools.chain.from_iterable(self.epoch(*number, k) for k in itertools.count())
+        whole, part = divmod(skip, len(self))
+        yield from self.epoch(*number, whole, skip=part)
+        for k in itertools.count(whole + 1):
+            yield from self.epoch(*number, k)
 
 
-def pairs(new: Batches, exemplars: Batches, *number: int) -> Iterator[tuple[Batch, Batch]]:
+def pairs(
+    new: Batches, exemplars: Batches, *number: int | str, skip: int = 0
+) -> Iterator[tuple[Batch, Batch]]:
     """The stream ``split``: each batch of new images with one of exemplars, for one epoch."""
-    return zip(new.epoch(*number), exemplars.endless(*number), strict=False)
+    return zip(new.epoch(*number, skip=skip), exemplars.endless(*number, skip=skip), strict=False)
 
 
 def in_order(data: Split, size: int, augment: Augment, *, workers: int = 0) -> Iterator[Batch]:

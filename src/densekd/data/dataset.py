@@ -1,5 +1,6 @@
 """What a source gives: images, labels and class names, for training and for testing."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,22 @@ def join_splits(parts: Sequence[Split]) -> Split:
     """All ``parts`` as one split: what is new and the exemplars, for the stream ``merged``."""
     labels = torch.cat([part.labels for part in parts])
     return Split(join_images([part.images for part in parts]), labels)
+
+
+def fingerprint(split: Split) -> str:
+    """What tells whether images and labels are the same: pixels, or names and sizes of files.
+
+    A folder's files can change while its name stays.
+    """
+    known = hashlib.sha256(split.labels.numpy().tobytes())
+    if isinstance(split.images, PixelImages):
+        known.update(split.images.pixels.contiguous().numpy().tobytes())
+        return known.hexdigest()
+    for file in split.images.files:
+        known.update(
+            file if isinstance(file, bytes) else f"{file.name} {file.stat().st_size} ".encode()
+        )
+    return known.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -99,12 +99,24 @@ class ExemplarMemory:
         self._kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]
         self._kept += [train.images.take(index) for index in chosen]
 
+    def rehearsed(self, train: Split, classes: int, generator: torch.Generator) -> Split:
+        """What the next ``classes`` classes are trained with, before exemplars are chosen of them.
+
+        The exemplars of all other classes, and as many images of each new class, drawn as
+        ``random`` would choose them.
+        """
+        ranks = train.labels - self.classes
+        quota = self.quota.of(self.classes + classes)
+        counts = torch.bincount(ranks, minlength=classes)
+        drawn = self._choose(ranks, counts, quota, generator, None)
+        kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]
+        return _labelled([*kept, *(train.images.take(index) for index in drawn)])
+
     def exemplars(self) -> Split:
         """All exemplars, class by class."""
         if not self._kept:
             raise ValueError("No class was learned yet, so there are no exemplars.")
-        labels = [torch.full((len(images),), rank) for rank, images in enumerate(self._kept)]
-        return Split(join_images(self._kept), torch.cat(labels))
+        return _labelled(self._kept)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The exemplars themselves, not where they came from, as tensors by name."""
@@ -142,6 +154,11 @@ class ExemplarMemory:
             select = herding if self.selection == "herding" else greedy
             orders = select([features[index] for index in members], quota)
         return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
+
+
+def _labelled(kept: list[Images]) -> Split:
+    labels = [torch.full((len(images),), rank) for rank, images in enumerate(kept)]
+    return Split(join_images(kept), torch.cat(labels))
 
 
 def herding(features: list[Tensor], count: int) -> list[Tensor]:

@@ -1,0 +1,266 @@
+"""The training loop, the only one."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from densekd.data.batches import Batch
+from densekd.learn.checkpoint import State
+from densekd.learn.engine import Engine, finite
+from densekd.learn.watch import Report, Stopped, Watch
+from densekd.methods.method import Phase
+from densekd.methods.terms import Step, Stream, Term, View
+from densekd.nn.network import Network, Outputs
+from densekd.seeds import Seeds
+
+Views = Mapping[Stream, Batch]
+# A watch is told this often, which is also when losses are read back from the device.
+_SECONDS_PER_REPORT = 1.0
+# Training is saved after each epoch, and within one that takes longer than this.
+_SECONDS_PER_SAVE = 600.0
+
+
+class Diverged(ValueError):
+    """The loss or the weights stopped being finite."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The batches of a phase.
+
+    Args:
+        batches: how many an epoch has.
+        epoch: epoch and how many batches to skip, to the batches of each stream.
+    """
+
+    batches: int
+    epoch: Callable[[int, int], Iterator[Views]]
+
+
+@dataclass
+class Position:
+    """How far a task is: what a checkpoint says besides weights."""
+
+    phase: int = 0
+    epoch: int = 0
+    batch: int = 0
+    done: int = 0  # batches since the task began
+    images: int = 0  # over all streams and ranks
+    seconds: float = 0.0  # of training, interruptions left out
+    sums: dict[str, Tensor] = field(default_factory=dict)  # of each term, over the epoch's batches
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained in a task: all that does not change from phase to phase."""
+
+    task: int
+    network: Network
+    teacher: Network | None
+    terms: Mapping[str, Term]  # by slot, those that have a part in this task
+    old: tuple[int, ...]
+    added: int
+    seeds: Seeds
+    save: Callable[[State, Position], None]
+
+
+class _Streams(nn.Module):
+    """Several batches in one call, as DDP demands of what one backward pass goes through."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: dict[Stream, Tensor]) -> dict[Stream, Outputs]:
+        return {stream: self.network(batch) for stream, batch in images.items()}
+
+
+class Loop:
+    """Trains a job's network through one phase.
+
+    Args:
+        engine: where it runs.
+        job: what is trained.
+        phase: for how long and how fast.
+        feed: on which batches.
+    """
+
+    def __init__(self, engine: Engine, job: Job, phase: Phase, feed: Feed) -> None:
+        self.engine, self.job, self.phase, self.feed = engine, job, phase, feed
+        schedule = phase.schedule
+        self.optimiser = SGD(
+            [p for p in job.network.parameters() if p.requires_grad],
+            lr=schedule.lr,
+            momentum=schedule.momentum,
+            weight_decay=schedule.weight_decay,
+        )
+        # Fabric's wrapper of the optimiser would only stand in the way of its state.
+        self.student = engine.fabric.setup_module(_Streams(job.network), move_to_device=False)
+        streams = {s for term in job.terms.values() if term.needs_teacher for s in term.streams}
+        self.taught: set[Stream] = streams if job.teacher is not None else set()
+        self.groups = torch.Generator()
+
+    def run(self, position: Position, watch: Watch) -> None:
+        """Train from ``position`` to the end of the phase.
+
+        Raises:
+            Stopped: when ``watch`` asked for it; all is saved.
+            Diverged: when something is not finite; what was saved before stays.
+        """
+        schedule = self.phase.schedule
+        self.job.network.train()
+        while position.epoch < schedule.epochs:
+            self._epoch(position, watch)
+            self.engine.average_buffers(self.job.network)
+            position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
+            stop = self.engine.agreed(watch.stop())
+            self._save(position)
+            if stop:
+                raise Stopped
+        position.phase, position.epoch = position.phase + 1, 0
+
+    def load(self, state: State) -> None:
+        """Go on from what was saved."""
+        names = {name: p for name, p in self.job.network.named_parameters() if p.requires_grad}
+        network = {
+            name.removeprefix("network."): tensor
+            for name, tensor in state.tensors.items()
+            if name.startswith("network.")
+        }
+        self.job.network.load_state_dict(network)
+        for name, parameter in names.items():
+            if (saved := state.tensors.get(f"momentum.{name}")) is not None:
+                # Laid out as before, since another layout may round otherwise.
+                buffer = torch.empty_like(parameter).copy_(saved)
+                self.optimiser.state[parameter]["momentum_buffer"] = buffer.detach()
+        self.groups.set_state(state.tensors["groups"])
+
+    def _epoch(self, position: Position, watch: Watch) -> None:
+        schedule = self.phase.schedule
+        for group in self.optimiser.param_groups:
+            group["lr"] = schedule.lr_at(position.epoch)
+        if position.batch == 0:
+            seeds = self.job.seeds.at(self.phase.name, position.epoch)
+            self.groups.manual_seed(seeds.number("groups"))
+        clock = _Clock(position)
+        saved = time.monotonic()
+        for views in self.feed.epoch(position.epoch, position.batch):
+            self._add(position.sums, self._step(views))
+            position.batch += 1
+            position.done += 1
+            images = sum(len(batch.labels) for batch in views.values())
+            position.images += images * self.engine.share.world
+            last = position.batch == self.feed.batches
+            if clock.due() or last:
+                self._report(position, watch, clock)
+            if last or self.engine.share.world > 1:
+                continue  # what follows is for one process alone, in the middle of an epoch
+            if watch.stop():
+                self._save(position)
+                raise Stopped
+            if time.monotonic() - saved > _SECONDS_PER_SAVE:
+                saved = time.monotonic()
+                self._save(position)
+
+    def _step(self, views: Views) -> dict[str, Tensor]:
+        """One step of the optimiser; gives the terms' values, not waiting for them."""
+        job = self.job
+        images = {stream: self.engine.laid_out(batch.images) for stream, batch in views.items()}
+        teachers: dict[Stream, Outputs] = {}
+        if job.teacher is not None:
+            with torch.no_grad(), self.engine.autocast():
+                teachers = {s: job.teacher(x) for s, x in images.items() if s in self.taught}
+        with self.engine.autocast():
+            students = self.student(images)
+            seen = {
+                stream: View(batch.labels, students[stream], teachers.get(stream))
+                for stream, batch in views.items()
+            }
+            step = Step(seen, job.old, job.added, self.groups)
+            parts = {slot: term(step) for slot, term in job.terms.items()}
+        self.optimiser.zero_grad(set_to_none=True)
+        self.engine.fabric.backward(torch.stack(list(parts.values())).sum())
+        self.optimiser.step()
+        return {slot: part.detach() for slot, part in parts.items()}
+
+    def _add(self, sums: dict[str, Tensor], parts: dict[str, Tensor]) -> None:
+        for slot, part in parts.items():
+            sums[slot] = sums[slot] + part if slot in sums else part
+
+    def _report(self, position: Position, watch: Watch, clock: "_Clock") -> None:
+        # A loss that was ever not finite stays so in the sum.
+        losses = {slot: float(total) / position.batch for slot, total in position.sums.items()}
+        self._check(torch.tensor(list(losses.values())).isfinite().all().item(), position)
+        schedule = self.phase.schedule
+        report = Report(
+            self.job.task,
+            self.phase.name,
+            position.epoch,
+            schedule.epochs,
+            position.batch,
+            self.feed.batches,
+            schedule.lr_at(position.epoch),
+            clock.tick(),
+            losses,
+        )
+        watch.report(report)
+
+    def _save(self, position: Position) -> None:
+        # A gradient that was not finite has left a weight that isn't.
+        self._check(finite(list(self.job.network.parameters())), position)
+        tensors = {f"network.{name}": x for name, x in self.job.network.state_dict().items()}
+        for name, parameter in self.job.network.named_parameters():
+            if buffer := _momentum(self.optimiser, parameter):
+                tensors[f"momentum.{name}"] = buffer[0]
+        tensors |= {f"sums.{slot}": total for slot, total in position.sums.items()}
+        facts = {k: v for k, v in vars(position).items() if k != "sums"}
+        self.job.save(State(facts, {**tensors, "groups": self.groups.get_state()}), position)
+
+    def _check(self, fine: bool | float, position: Position) -> None:
+        if not fine:
+            raise Diverged(
+                f"The loss of task {self.job.task} stopped being finite in epoch "
+                f"{position.epoch + 1}; try a smaller learning rate or a smaller lambda_base. "
+                "What was learned before is kept."
+            )
+
+
+def position_of(state: State) -> Position:
+    """The position that was saved."""
+    sums = {
+        name.removeprefix("sums."): tensor
+        for name, tensor in state.tensors.items()
+        if name.startswith("sums.")
+    }
+    return Position(**state.facts, sums=sums)
+
+
+def _momentum(optimiser: SGD, parameter: nn.Parameter) -> list[Tensor]:
+    state: dict[str, Any] = optimiser.state.get(parameter, {})
+    buffer = state.get("momentum_buffer")
+    return [] if buffer is None else [buffer]
+
+
+class _Clock:
+    """Counts the seconds of training into a position, and says when a report is due."""
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.last = time.monotonic()
+        self.images = position.images
+
+    def due(self) -> bool:
+        return time.monotonic() - self.last >= _SECONDS_PER_REPORT
+
+    def tick(self) -> float:
+        """Images per second since the last tick."""
+        now = time.monotonic()
+        seconds, images = now - self.last, self.position.images - self.images
+        self.position.seconds += seconds
+        self.last, self.images = now, self.position.images
+        return images / max(seconds, 1e-9)

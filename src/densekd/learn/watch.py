@@ -1,0 +1,51 @@
+"""How learning tells how far it is, and is asked to stop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Report:
+    """How far training is.
+
+    Args:
+        task: the number of the task.
+        phase: the name of the phase.
+        epoch: the epoch, counted from 0.
+        epochs: how many the phase has.
+        batch: how many batches of the epoch are done.
+        batches: how many it has.
+        lr: the learning rate.
+        images_per_second: over all streams and ranks, since the last report.
+        losses: the mean of each term over the epoch so far, by slot.
+    """
+
+    task: int
+    phase: str
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    lr: float
+    images_per_second: float
+    losses: Mapping[str, float]
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the epoch is over."""
+        return self.batch == self.batches
+
+
+class Watch:
+    """Whom learning reports to; this one takes no notice."""
+
+    def report(self, report: Report) -> None:
+        """Called about once a second, and at the end of each epoch."""
+
+    def stop(self) -> bool:
+        """Asked after each batch: whether to save and leave."""
+        return False
+
+
+class Stopped(Exception):
+    """Training was asked to stop, and saved where it was."""
