@@ -1,0 +1,1 @@
+"""Runs: their configuration, what they are made of, and where they are kept."""

@@ -1,0 +1,508 @@
+"""The settings of a run: what a user may write, what follows from it, and what it is known by."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+
+from densekd.data import sources
+from densekd.data.memory import Quota, Selection
+from densekd.methods.catalog import make_method
+from densekd.methods.dense import Course, DenseOptions
+from densekd.methods.method import Schedule
+
+# The descriptions are what a user reads after "must be".
+Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+Natural = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
+# What legacy NumPy takes.
+OrderSeed = Annotated[int, Field(ge=0, lt=2**32, description="a seed from 0 to 4294967295")]
+Share = Annotated[float, Field(gt=0, description="a share above 0")]
+Jitter = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below 1")]
+
+Preset = Literal["paper", "ccil"]
+Accelerator = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["auto", "32", "bf16"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images; see `densekd.data.sources.SourceOptions`.
+
+    Args:
+        source: one of `densekd.data.sources.SOURCES`.
+        dir: where CIFAR is or is put.
+        image_size: height and width for folders, ImageNet and the hub.
+        classes_file: the classes of ImageNet to take, one per line.
+        image_column: the images' column in hub data.
+        label_column: the labels' column in hub data.
+        per_class: at most so many training images of each class, for short runs.
+    """
+
+    source: str = "digits"
+    dir: Path | None = None
+    image_size: Count | None = None
+    classes_file: Path | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    per_class: Count | None = None
+
+    def __post_init__(self) -> None:
+        sources.parse(self.source)
+
+
+@dataclass(frozen=True)
+class ScenarioConfig:
+    """Which classes when; see `densekd.data.scenario.Scenario.of`."""
+
+    steps: Natural | None = 5
+    base: Count | None = None
+    increment: Count | None = None
+    equal: bool = False
+    order: OrderSeed | Literal["natural", "icarl"] | Path = 1993
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.increment is None):
+            raise ValueError("Give either steps or increment, and not both.")
+        if self.equal and (self.base is not None or self.steps is None):
+            raise ValueError("Equal tasks are given by steps alone: base and increment follow.")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How training images are varied; see `densekd.data.augment.Augment`."""
+
+    padding: Natural
+    flip: bool
+    brightness: Jitter = 0.0
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Which exemplars are kept; see `densekd.data.memory`."""
+
+    per_class: int | None = 20
+    total: int | None = None
+    selection: Selection = "random"
+
+    def __post_init__(self) -> None:
+        Quota(self.per_class, self.total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """How it is learned: one of `densekd.methods.catalog.METHODS`, and what it leaves open."""
+
+    name: str = "rdkd"
+    options: DenseOptions
+
+    def __post_init__(self) -> None:
+        if self.options.lambda_base < 0:
+            raise ValueError(f"lambda_base must be at least 0, not {self.options.lambda_base}.")
+        make_method(self.name, self.options, Course())
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and how fast the tasks are trained, before `Config.epochs` shortens it.
+
+    Args:
+        base: the schedule of the base task.
+        increment: the schedule of each later task.
+        preset: where the schedules come from, where they aren't given: the ``paper``, or
+            ``ccil``'s released code, which trains CIFAR longer.
+    """
+
+    base: Schedule
+    increment: Schedule
+    preset: Preset = "paper"
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What it runs on.
+
+    Args:
+        accelerator: the kind of device; ``auto`` takes the best there is.
+        devices: how many of them.
+        precision: ``32`` bits, ``bf16`` autocast, or what the device gains by.
+        workers: processes that decode images which don't fit into memory.
+    """
+
+    accelerator: Accelerator = "auto"
+    devices: Count = 1
+    precision: Precision = "auto"
+    workers: Natural = 0
+
+
+@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a run; `resolve` makes them from what a user wrote.
+
+    Args:
+        seed: of everything that is drawn, but for the order of the classes.
+        epochs: the epochs of the base task, or, as a float, the share of all epochs to train;
+            other schedules are shortened in proportion. None leaves them as they are.
+        network: the name of the backbone.
+        data: which images.
+        scenario: which classes when.
+        augment: how training images are varied.
+        memory: which exemplars are kept.
+        method: how it is learned.
+        training: how long and how fast.
+        engine: what it runs on.
+    """
+
+    seed: int = 1993
+    epochs: Count | Share | None = None
+    network: str
+    data: DataConfig = DataConfig()
+    scenario: ScenarioConfig = ScenarioConfig()
+    augment: AugmentConfig
+    memory: MemoryConfig = MemoryConfig()
+    method: MethodConfig
+    training: TrainingConfig
+    engine: EngineConfig = EngineConfig()
+
+    def course(self) -> Course:
+        """The schedules to train by: those of ``training``, shortened by ``epochs``."""
+        share = 1.0 if self.epochs is None else self.epochs
+        if isinstance(self.epochs, int):
+            share = self.epochs / self.training.base.epochs
+        return Course(self.training.base.scaled(share), self.training.increment.scaled(share))
+
+
+_ADAPTER = TypeAdapter(Config)
+
+
+def resolve(tree: Mapping[str, Any]) -> Config:
+    """All settings, from those that a user gave and what is usual for such data.
+
+    Args:
+        tree: sections as nested mappings; anything may be left out.
+
+    Raises:
+        ValueError: with one sentence that names the setting and what it may be.
+    """
+    tree = _uniform(tree)
+    tree = merge(_usual(tree), tree)
+    try:
+        # Strict JSON is what fits TOML: a list is a tuple and text a path, but "5" is no number.
+        return _ADAPTER.validate_json(json.dumps(tree, default=_path))
+    except ValidationError as error:
+        raise ValueError(_sentence(error, tree)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, as `resolve` takes them."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ValueError(f"There is no configuration file {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} can't be read as a text file ({error}).") from error
+
+
+def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """The tree with settings replaced.
+
+    Args:
+        tree: as `resolve` takes it.
+        assignments: such as ``scenario.steps=5``. A value is read as TOML, or as text if it is
+            none; ``none`` unsets.
+    """
+    given: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        path = [part.strip() for part in key.split(".")]
+        if not equals or not all(path):
+            raise ValueError(
+                f"A setting is written KEY=VALUE, such as scenario.steps=5, not {assignment!r}."
+            )
+        value = _value(text.strip())
+        for part in reversed(path):
+            value = {part: value}
+        given = _over(given, value)
+    return merge(tree, given)
+
+
+def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """One tree of several, later ones first in authority.
+
+    Of two settings that exclude each other, such as ``memory.per_class`` and ``memory.total``, a
+    tree that gives one unsets the other in those before it.
+    """
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        for section, pair in _EITHER.items():
+            for one, other in (pair, pair[::-1]):
+                if _given(tree, section, one) is not None and other not in tree[section]:
+                    tree = _over(tree, {section: {other: None}})
+        merged = _over(merged, tree)
+    return merged
+
+
+def as_tree(config: Config) -> dict[str, Any]:
+    """All settings as JSON has them: paths are text, and what is unset is None."""
+    return _plain(dataclasses.asdict(config))
+
+
+def as_toml(config: Config) -> str:
+    """All settings as TOML without those unset, from which `resolve` makes the same again."""
+    return "\n".join(_toml_lines(as_tree(config))) + "\n"
+
+
+def digest(value: Any) -> str:
+    """Twelve characters that stand for a value of JSON, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def influential(config: Config) -> dict[str, Any]:
+    """The settings without those that can't change a result."""
+    tree = as_tree(config)
+    del tree["data"]["dir"], tree["engine"]["workers"]
+    return tree
+
+
+def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
+    """What the base task's result depends on, so that runs which agree in it can share it.
+
+    Args:
+        config: the run's settings.
+        base_classes: the number of classes of the base task.
+    """
+    tree = influential(config)
+    method = config.method
+    return {
+        **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
+        "order": tree["scenario"]["order"],
+        "classes": base_classes,
+        "head": method.options.head,
+        # Batches of the two kinds are drawn from streams of different names.
+        "streams": "merged" if method.name == "joint" else method.options.streams,
+        "schedule": _plain(dataclasses.asdict(config.course().base)),
+    }
+
+
+_EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment")}
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, Mapping):
+            under = merged.get(key)
+            value = _over(under if isinstance(under, Mapping) else {}, value)
+        merged[key] = value
+    return merged
+
+
+def _given(tree: Any, *path: str) -> Any:
+    """The value at a path, None where there is no such."""
+    for part in path:
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # TOML would take a date for a date, and more lines for more settings.
+    plain = len(parsed) == 1 and isinstance(parsed["value"], str | int | float | list | dict)
+    return parsed["value"] if plain else text
+
+
+def _uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write in one way what may be written in several: ``epochs = "30%"``, ``precision = 32``."""
+    if isinstance(tree.get("epochs"), str):
+        tree = {**tree, "epochs": _epochs(tree["epochs"])}
+    precision = _given(tree, "engine", "precision")
+    if type(precision) is int:
+        tree = _over(tree, {"engine": {"precision": str(precision)}})
+    return tree
+
+
+def _epochs(text: str) -> int | float:
+    number = text.strip()
+    try:
+        if number.endswith("%"):
+            return float(number[:-1]) / 100
+        return int(number) if number.lstrip("+-").isdigit() else float(number)
+    except ValueError:
+        raise ValueError(
+            f"epochs must be a number such as 10, or a share such as 0.3 or 30%, not {text!r}."
+        ) from None
+
+
+def _path(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise ValueError(f"{value} is not a value that a setting can have; write text in quotes.")
+
+
+def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(tree, default=_path))
+    return plain
+
+
+def _toml_lines(tree: Mapping[str, Any], *path: str) -> list[str]:
+    # JSON writes values as TOML does, but for one character that TOML wants escaped.
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for key, value in tree.items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{'.'.join((*path, key))}]", *_toml_lines(value, *path, key)]
+    return lines
+
+
+def _stepped(
+    epochs: int, lr: float, milestones: tuple[int, int], weight_decay: float = 1e-4
+) -> Schedule:
+    return Schedule(epochs, lr, "milestones", milestones=milestones, weight_decay=weight_decay)
+
+
+_NETWORKS = {
+    "digits": "resnet14",
+    "folder": "resnet18",
+    "imagenet": "resnet18",
+    "imagenet100": "resnet18",
+}
+# The paper's, which are also CCIL's.
+_LAMBDA_BASE = {"imagenet": 600.0, "imagenet100": 100.0}
+_PAPER_IMAGENET = Course(_stepped(70, 0.1, (30, 60)), _stepped(40, 0.01, (25, 35)))
+_COURSES: dict[str, dict[str, Course]] = {
+    "paper": {
+        "small": Course(Schedule(70, 0.1), Schedule(40, 0.01)),
+        "imagenet": _PAPER_IMAGENET,
+        "imagenet100": _PAPER_IMAGENET,
+    },
+    "ccil": {
+        "small": Course(
+            Schedule(120, 0.1, batch_size=100, weight_decay=5e-4),
+            Schedule(120, 0.01, batch_size=100, weight_decay=5e-4),
+        ),
+        "imagenet": Course(_stepped(70, 0.1, (30, 60)), _stepped(70, 0.01, (20, 35))),
+        "imagenet100": Course(
+            _stepped(70, 0.1, (30, 60), 5e-4), _stepped(70, 0.01, (20, 35), 5e-4)
+        ),
+    },
+}
+
+
+def _usual(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What is usual for the data, method and preset of a tree, which may be wrong as yet."""
+    source = _given(tree, "data", "source") or DataConfig.source
+    kind = str(source).partition(":")[0]
+    digits = kind == "digits"
+    return {
+        "network": _NETWORKS.get(kind, "resnet32"),
+        # A mirrored digit is no digit.
+        "augment": {"padding": 1 if digits else 4, "flip": not digits},
+        "method": {"options": {"lambda_base": _lambda_base(kind, tree)}},
+        "training": _usual_training(kind, tree),
+    }
+
+
+def _lambda_base(kind: str, tree: Mapping[str, Any]) -> float:
+    """CCIL's 5 goes with its rule for lambda, the paper's 20 with a weight of its own."""
+    adaptive = str(_given(tree, "method", "name")).endswith("-adaptive")
+    constant = _given(tree, "method", "options", "lambda_exponent") == 0
+    return _LAMBDA_BASE.get(kind, 20.0 if adaptive or constant else 5.0)
+
+
+def _usual_training(kind: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+    courses = _COURSES.get(str(_given(tree, "training", "preset")), _COURSES["paper"])
+    training = dataclasses.asdict(courses.get(kind, courses["small"]))
+    for name, schedule in training.items():
+        if _given(tree, "training", name, "decay") not in (None, "milestones"):
+            schedule["milestones"] = ()
+    return training
+
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    NoneType: "none",
+    tuple[int, ...]: "a list of whole numbers",
+}
+
+
+def _choices(kind: Any) -> list[str]:
+    """What a setting of a type may be."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return [str(get_args(kind)[1].description)]
+    if origin is Literal:
+        return [repr(choice) for choice in get_args(kind)]
+    if origin in (Union, UnionType):
+        return [choice for member in get_args(kind) for choice in _choices(member)]
+    if dataclasses.is_dataclass(kind):
+        return [f"a section with {', '.join(get_type_hints(kind))}"]
+    return [_WORDS[kind]]
+
+
+def _settings(section: type, prefix: str = "") -> dict[str, Any]:
+    """The types of all settings and sections, by dotted key."""
+    settings: dict[str, Any] = {}
+    for name, kind in get_type_hints(section, include_extras=True).items():
+        settings[prefix + name] = kind
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            settings |= _settings(kind, f"{prefix}{name}.")
+    return settings
+
+
+def _sentence(error: ValidationError, tree: Mapping[str, Any]) -> str:
+    """What is wrong first of all; a misspelt key comes before what follows from it."""
+    errors = error.errors(include_url=False)
+    unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]
+    first = (unknown or errors)[0]
+    path = [str(part) for part in first["loc"]]
+    settings = _settings(Config)
+    if unknown:
+        return _no_setting(path, settings)
+    if first["type"] == "json_invalid":
+        return "A setting has bytes in it that are no text; rename what it names."
+    while ".".join(path) not in settings:
+        path.pop()  # the item of a list, or the member of a union
+    key = ".".join(path)
+    if first["type"] == "value_error":
+        return f"{key}: {first['ctx']['error']}"
+    *others, last = _choices(settings[key])
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"{key} must be {expected}, not {_given(tree, *path)!r}."
+
+
+def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
+    key = ".".join(path)
+
+    def likeness(known: str) -> tuple[float, float]:
+        leaf = difflib.SequenceMatcher(None, path[-1], known.rpartition(".")[2]).ratio()
+        return leaf, difflib.SequenceMatcher(None, key, known).ratio()
+
+    # By the last part first, for what precedes it exists, if perhaps elsewhere.
+    near = max(settings, key=likeness)
+    if likeness(near)[0] >= 0.6:
+        return f"{key} is not a setting; did you mean {near}?"
+    section = settings[".".join(path[:-1])] if path[1:] else Config
+    return f"{key} is not a setting; there are {', '.join(get_type_hints(section))}."

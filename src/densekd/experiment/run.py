@@ -1,0 +1,245 @@
+"""A run: one method through all tasks, in a folder from which it can go on at any time."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from densekd.data.dataset import fingerprint, join_splits
+from densekd.data.scenario import Scenario, Task
+from densekd.experiment.board import Board
+from densekd.experiment.build import make_engine, make_learner, make_scenario
+from densekd.experiment.config import (
+    Config,
+    as_toml,
+    as_tree,
+    base_settings,
+    digest,
+    influential,
+)
+from densekd.experiment.record import StepRecord, result_of, versions
+from densekd.files import write_atomically, write_json
+from densekd.learn.checkpoint import Checkpoints, State
+from densekd.learn.engine import Engine
+from densekd.learn.evaluate import Evaluation, evaluate
+from densekd.learn.learner import Learned, Learner
+from densekd.learn.watch import Report, Stopped, Watch
+
+
+class Observer(Watch):
+    """Whom a run reports to; this one takes no notice."""
+
+    def loading(self, done: int, total: int) -> None:
+        """Data are being read: so many images or bytes of so many."""
+
+    def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
+        """A run begins in ``folder``, or goes on after ``done`` tasks."""
+
+    def training(self, number: int, classes: Sequence[str]) -> None:
+        """A task begins."""
+
+    def shared_base(self, waiting: bool) -> None:
+        """The base was trained by another run, or is just being trained by one."""
+
+    def evaluated(self, record: StepRecord) -> None:
+        """A task was learned and tested."""
+
+
+def run_folder(config: Config, out: Path) -> Path:
+    """The folder of a run: data and method by name, all else by a hash of the configuration."""
+    source = config.data.source.partition(":")[0]
+    return out / f"{source}-{config.method.name}-{digest(influential(config))}"
+
+
+def run(config: Config, out: Path, observer: Observer | None = None) -> dict[str, Any]:
+    """Learn all tasks, or those that are left; a finished run is only read.
+
+    Args:
+        config: what to do.
+        out: where run folders are.
+        observer: whom to tell.
+
+    Returns:
+        The content of ``result.json``.
+    """
+    engine = make_engine(config)
+    engine.launch()
+    observer = observer if observer is not None and engine.first else Observer()
+    folder = run_folder(config, out)
+    with _alone(folder, engine):
+        finished = _read_result(folder)
+        if finished is not None:
+            return finished
+        return _Run(config, folder, engine, observer).finish()
+
+
+class _Run:
+    def __init__(self, config: Config, folder: Path, engine: Engine, observer: Observer) -> None:
+        self.config, self.folder, self.engine, self.observer = config, folder, engine, observer
+        self.scenario: Scenario = make_scenario(config, observer.loading)
+        self.learner: Learner = make_learner(config, self.scenario.dataset, engine)
+        self.learned = Checkpoints(folder / "learner")
+        self.records: list[StepRecord] = []
+        self.matrices: list[Evaluation] = []
+
+    def finish(self) -> dict[str, Any]:
+        self._resume()
+        if self.engine.first:
+            write_atomically(self.folder / "config.toml", as_toml(self.config))
+        done = len(self.records)
+        self.observer.started(self.folder, self.scenario, done)
+        events = self.folder / "tensorboard"
+        board = Board(events, self.learner.method) if self.engine.first else None
+        watch = _Both(self.observer, board)
+        for task in self.scenario[done:]:
+            self.observer.training(task.number, task.classes)
+            learned = self._base(task, watch) if task.number == 0 else self._increment(task, watch)
+            self._record(task, learned)
+            watch.evaluated(self.records[-1])
+        if board is not None:
+            board.close()
+        return self._result()
+
+    def _resume(self) -> None:
+        state = self.learned.newest()
+        if state is None:
+            return
+        self.learner.load_state(State(state.facts["learner"], state.tensors))
+        self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
+        for number in range(len(self.records)):
+            head = state.tensors[f"confusion.{number}"].numpy()
+            nearest = state.tensors.get(f"nearest_mean.{number}")
+            self.matrices.append(Evaluation(head, None if nearest is None else nearest.numpy()))
+
+    def _base(self, task: Task, watch: Watch) -> Learned:
+        """Train the base task, or take it from a run that agrees in all that matters for it."""
+        settings = base_settings(self.config, len(task.classes))
+        how = {
+            "settings": settings,
+            "versions": versions(),
+            "engine": self.engine.describe(),
+            "images": fingerprint(task.train),
+        }
+        folder = self.folder.parent / "bases" / digest(how)
+        with self._waiting(folder / "lock"):
+            trained = folder / "trained.json"
+            if trained.exists():
+                self.observer.shared_base(waiting=False)
+            learned = self.learner.learn(task, watch=watch, checkpoints=Checkpoints(folder))
+            if self.engine.first:
+                write_json(trained, how)
+            return learned
+
+    def _increment(self, task: Task, watch: Watch) -> Learned:
+        epochs = Checkpoints(self.folder / "epochs" / f"{task.number:03d}")
+        return self.learner.learn(task, watch=watch, checkpoints=epochs)
+
+    def _record(self, task: Task, learned: Learned) -> None:
+        """Test the learner, and save it with all that is known."""
+        seen = join_splits([each.test for each in self.scenario[: task.number + 1]])
+        evaluation = evaluate(self.learner, seen)
+        self.records.append(StepRecord.of(task, evaluation, self.learner.sizes, learned))
+        self.matrices.append(evaluation)
+        if not self.engine.first:
+            return
+        state = self.learner.state()
+        tensors = {**state.tensors, **self._confusions()}
+        facts = {"learner": state.facts, "steps": [asdict(record) for record in self.records]}
+        self.learned.save(task.number, State(facts, tensors))
+        # From here on the run goes on after this task, so how far it was in it is done with.
+        Checkpoints(self.folder / "epochs" / f"{task.number:03d}").clear()
+
+    def _confusions(self) -> dict[str, torch.Tensor]:
+        tensors = {}
+        for number, matrices in enumerate(self.matrices):
+            tensors[f"confusion.{number}"] = torch.from_numpy(matrices.head)
+            if matrices.nearest_mean is not None:
+                tensors[f"nearest_mean.{number}"] = torch.from_numpy(matrices.nearest_mean)
+        return tensors
+
+    def _result(self) -> dict[str, Any]:
+        result = {
+            **result_of(self.records, self.matrices[-1].head),
+            "config": as_tree(self.config),
+            "precision": self.engine.precision,
+            "engine": self.engine.describe(),
+            "versions": versions(),
+            "folder": str(self.folder),
+        }
+        if self.engine.first:
+            write_json(self.folder / "result.json", result)
+        # As it is read later: what JSON has no word for is gone, NaN above all.
+        self.engine.agreed(True)
+        return _read_result(self.folder) or result
+
+    @contextmanager
+    def _waiting(self, path: Path) -> Iterator[None]:
+        """Hold a lock that another run may have; only the first rank needs it."""
+        if not self.engine.first:
+            yield
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        seconds = 0
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=seconds)
+            except Timeout:
+                if seconds == 0:
+                    self.observer.shared_base(waiting=True)
+                seconds = 1
+                if self.observer.stop():
+                    raise Stopped from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class _Both(Observer):
+    """Passes on what happens to an observer and to TensorBoard."""
+
+    def __init__(self, observer: Observer, board: Board | None) -> None:
+        self.observer, self.board = observer, board
+
+    def report(self, report: Report) -> None:
+        self.observer.report(report)
+        if self.board is not None:
+            self.board.report(report)
+
+    def stop(self) -> bool:
+        return self.observer.stop()
+
+    def evaluated(self, record: StepRecord) -> None:
+        self.observer.evaluated(record)
+        if self.board is not None:
+            self.board.evaluated(record)
+
+
+@contextmanager
+def _alone(folder: Path, engine: Engine) -> Iterator[None]:
+    """Refuse to work on a run that another process works on."""
+    if not engine.first:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / "lock", timeout=0):
+            yield
+    except Timeout:
+        raise ValueError(
+            f"Another process is working on {folder}; wait for it, or stop it first."
+        ) from None
+
+
+def _read_result(folder: Path) -> dict[str, Any] | None:
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    return result

@@ -1,0 +1,94 @@
+"""Runs side by side: what each reached, step by step."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run reached.
+
+    Args:
+        label: what distinguishes it from the others.
+        result: the content of its ``result.json``.
+    """
+
+    label: str
+    result: dict[str, Any]
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The record of its last step."""
+        last: dict[str, Any] = self.result["steps"][-1]
+        return last
+
+    @property
+    def average(self) -> float:
+        """Its average incremental accuracy."""
+        return float(self.result["average_incremental_accuracy"])
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """All finished runs in a folder of runs, or the one that it is; the best last."""
+    files = [folder / "result.json", *sorted(folder.glob("*/result.json"))]
+    results = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+    if not results:
+        raise ValueError(f"There is no finished run in {folder}; `densekd run` makes some.")
+    outcomes = [
+        Outcome(label, result) for label, result in zip(_labels(results), results, strict=True)
+    ]
+    return sorted(outcomes, key=lambda outcome: outcome.average)
+
+
+def _labels(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Each run's method, and what of its settings differs between runs."""
+    trees = [_leaves(result["config"]) for result in results]
+    keys = [key for key in trees[0] if key != "method.name"]
+    different = [key for key in keys if len({repr(tree.get(key)) for tree in trees}) > 1]
+    # The weight follows from the method unless someone set it, and says little by itself.
+    different = [key for key in different if key != "method.options.lambda_base"]
+    return [
+        ", ".join(
+            [tree["method.name"], *(f"{k.rpartition('.')[2]} {tree.get(k)}" for k in different)]
+        )
+        for tree in trees
+    ]
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            leaves |= _leaves(value, f"{prefix}{key}.")
+        else:
+            leaves[prefix + key] = value
+    return leaves
+
+
+def plot_outcomes(outcomes: Sequence[Outcome], file: Path) -> None:
+    """Draw the accuracy on all classes seen, and on the base task, after each step."""
+    # Imported here: it takes a second, and a figure needs no screen.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharex=True)
+    titles = {"accuracy": "all classes seen", "base_accuracy": "the classes learned first"}
+    for panel, (name, title) in zip(panels, titles.items(), strict=True):
+        for outcome in outcomes:
+            steps = outcome.result["steps"]
+            seen = [step["classes_seen"] for step in steps]
+            panel.plot(seen, [100 * step[name] for step in steps], marker="o", label=outcome.label)
+        panel.set_title(f"Accuracy on {title}")
+        panel.set_xlabel("classes seen")
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("% of test images")
+    handles, labels = panels[0].get_legend_handles_labels()
+    panels[1].legend(handles[::-1], labels[::-1], frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
