@@ -2,9 +2,7 @@
 
 import dataclasses
 import difflib
-import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from densekd.data import sources
 from densekd.data.memory import Quota, Selection
+from densekd.experiment.tree import as_text, given, merge, over, plain, toml_lines
+from densekd.experiment.usual import usual
 from densekd.methods.catalog import make_method
 from densekd.methods.dense import Course, DenseOptions
 from densekd.methods.method import Schedule
@@ -193,79 +193,22 @@ def resolve(tree: Mapping[str, Any]) -> Config:
         ValueError: with one sentence that names the setting and what it may be.
     """
     tree = _uniform(tree)
-    tree = merge(_usual(tree), tree)
+    tree = merge(usual(tree), tree)
     try:
         # Strict JSON is what fits TOML: a list is a tuple and text a path, but "5" is no number.
-        return _ADAPTER.validate_json(json.dumps(tree, default=_path))
+        return _ADAPTER.validate_json(json.dumps(tree, default=as_text))
     except ValidationError as error:
         raise ValueError(_sentence(error, tree)) from None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, as `resolve` takes them."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ValueError(f"There is no configuration file {path}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} can't be read as a text file ({error}).") from error
-
-
-def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """The tree with settings replaced.
-
-    Args:
-        tree: as `resolve` takes it.
-        assignments: such as ``scenario.steps=5``. A value is read as TOML, or as text if it is
-            none; ``none`` unsets.
-    """
-    given: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        path = [part.strip() for part in key.split(".")]
-        if not equals or not all(path):
-            raise ValueError(
-                f"A setting is written KEY=VALUE, such as scenario.steps=5, not {assignment!r}."
-            )
-        value = _value(text.strip())
-        for part in reversed(path):
-            value = {part: value}
-        given = _over(given, value)
-    return merge(tree, given)
-
-
-def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """One tree of several, later ones first in authority.
-
-    Of two settings that exclude each other, such as ``memory.per_class`` and ``memory.total``, a
-    tree that gives one unsets the other in those before it.
-    """
-    merged: dict[str, Any] = {}
-    for tree in trees:
-        for section, pair in _EITHER.items():
-            for one, other in (pair, pair[::-1]):
-                if _given(tree, section, one) is not None and other not in tree[section]:
-                    tree = _over(tree, {section: {other: None}})
-        merged = _over(merged, tree)
-    return merged
-
-
 def as_tree(config: Config) -> dict[str, Any]:
     """All settings as JSON has them: paths are text, and what is unset is None."""
-    return _plain(dataclasses.asdict(config))
+    return plain(dataclasses.asdict(config))
 
 
 def as_toml(config: Config) -> str:
     """All settings as TOML without those unset, from which `resolve` makes the same again."""
-    return "\n".join(_toml_lines(as_tree(config))) + "\n"
-
-
-def digest(value: Any) -> str:
-    """Twelve characters that stand for a value of JSON, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return "\n".join(toml_lines(as_tree(config))) + "\n"
 
 
 def influential(config: Config) -> dict[str, Any]:
@@ -291,49 +234,17 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         "head": method.options.head,
         # Batches of the two kinds are drawn from streams of different names.
         "streams": "merged" if method.name == "joint" else method.options.streams,
-        "schedule": _plain(dataclasses.asdict(config.course().base)),
+        "schedule": plain(dataclasses.asdict(config.course().base)),
     }
-
-
-_EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment")}
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        if isinstance(value, Mapping):
-            under = merged.get(key)
-            value = _over(under if isinstance(under, Mapping) else {}, value)
-        merged[key] = value
-    return merged
-
-
-def _given(tree: Any, *path: str) -> Any:
-    """The value at a path, None where there is no such."""
-    for part in path:
-        tree = tree.get(part) if isinstance(tree, Mapping) else None
-    return tree
-
-
-def _value(text: str) -> Any:
-    if text.lower() == "none":
-        return None
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    # TOML would take a date for a date, and more lines for more settings.
-    plain = len(parsed) == 1 and isinstance(parsed["value"], str | int | float | list | dict)
-    return parsed["value"] if plain else text
 
 
 def _uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Write in one way what may be written in several: ``epochs = "30%"``, ``precision = 32``."""
     if isinstance(tree.get("epochs"), str):
         tree = {**tree, "epochs": _epochs(tree["epochs"])}
-    precision = _given(tree, "engine", "precision")
+    precision = given(tree, "engine", "precision")
     if type(precision) is int:
-        tree = _over(tree, {"engine": {"precision": str(precision)}})
+        tree = over(tree, {"engine": {"precision": str(precision)}})
     return tree
 
 
@@ -347,94 +258,6 @@ def _epochs(text: str) -> int | float:
         raise ValueError(
             f"epochs must be a number such as 10, or a share such as 0.3 or 30%, not {text!r}."
         ) from None
-
-
-def _path(value: object) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise ValueError(f"{value} is not a value that a setting can have; write text in quotes.")
-
-
-def _plain(tree: Mapping[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(tree, default=_path))
-    return plain
-
-
-def _toml_lines(tree: Mapping[str, Any], *path: str) -> list[str]:
-    # JSON writes values as TOML does, but for one character that TOML wants escaped.
-    lines = [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-        for key, value in tree.items()
-        if value is not None and not isinstance(value, Mapping)
-    ]
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            lines += ["", f"[{'.'.join((*path, key))}]", *_toml_lines(value, *path, key)]
-    return lines
-
-
-def _stepped(
-    epochs: int, lr: float, milestones: tuple[int, int], weight_decay: float = 1e-4
-) -> Schedule:
-    return Schedule(epochs, lr, "milestones", milestones=milestones, weight_decay=weight_decay)
-
-
-_NETWORKS = {
-    "digits": "resnet14",
-    "folder": "resnet18",
-    "imagenet": "resnet18",
-    "imagenet100": "resnet18",
-}
-# The paper's, which are also CCIL's.
-_LAMBDA_BASE = {"imagenet": 600.0, "imagenet100": 100.0}
-_PAPER_IMAGENET = Course(_stepped(70, 0.1, (30, 60)), _stepped(40, 0.01, (25, 35)))
-_COURSES: dict[str, dict[str, Course]] = {
-    "paper": {
-        "small": Course(Schedule(70, 0.1), Schedule(40, 0.01)),
-        "imagenet": _PAPER_IMAGENET,
-        "imagenet100": _PAPER_IMAGENET,
-    },
-    "ccil": {
-        "small": Course(
-            Schedule(120, 0.1, batch_size=100, weight_decay=5e-4),
-            Schedule(120, 0.01, batch_size=100, weight_decay=5e-4),
-        ),
-        "imagenet": Course(_stepped(70, 0.1, (30, 60)), _stepped(70, 0.01, (20, 35))),
-        "imagenet100": Course(
-            _stepped(70, 0.1, (30, 60), 5e-4), _stepped(70, 0.01, (20, 35), 5e-4)
-        ),
-    },
-}
-
-
-def _usual(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What is usual for the data, method and preset of a tree, which may be wrong as yet."""
-    source = _given(tree, "data", "source") or DataConfig.source
-    kind = str(source).partition(":")[0]
-    digits = kind == "digits"
-    return {
-        "network": _NETWORKS.get(kind, "resnet32"),
-        # A mirrored digit is no digit.
-        "augment": {"padding": 1 if digits else 4, "flip": not digits},
-        "method": {"options": {"lambda_base": _lambda_base(kind, tree)}},
-        "training": _usual_training(kind, tree),
-    }
-
-
-def _lambda_base(kind: str, tree: Mapping[str, Any]) -> float:
-    """CCIL's 5 goes with its rule for lambda, the paper's 20 with a weight of its own."""
-    adaptive = str(_given(tree, "method", "name")).endswith("-adaptive")
-    constant = _given(tree, "method", "options", "lambda_exponent") == 0
-    return _LAMBDA_BASE.get(kind, 20.0 if adaptive or constant else 5.0)
-
-
-def _usual_training(kind: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    courses = _COURSES.get(str(_given(tree, "training", "preset")), _COURSES["paper"])
-    training = dataclasses.asdict(courses.get(kind, courses["small"]))
-    for name, schedule in training.items():
-        if _given(tree, "training", name, "decay") not in (None, "milestones"):
-            schedule["milestones"] = ()
-    return training
 
 
 _WORDS = {
@@ -490,7 +313,7 @@ def _sentence(error: ValidationError, tree: Mapping[str, Any]) -> str:
         return f"{key}: {first['ctx']['error']}"
     *others, last = _choices(settings[key])
     expected = f"{', '.join(others)} or {last}" if others else last
-    return f"{key} must be {expected}, not {_given(tree, *path)!r}."
+    return f"{key} must be {expected}, not {given(tree, *path)!r}."
 
 
 def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:

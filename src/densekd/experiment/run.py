@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from densekd.experiment.config import (
     as_toml,
     as_tree,
     base_settings,
-    digest,
     influential,
 )
 from densekd.experiment.record import StepRecord, result_of, versions
+from densekd.experiment.tree import digest
 from densekd.files import write_atomically, write_json
 from densekd.learn.checkpoint import Checkpoints, State
 from densekd.learn.engine import Engine
@@ -179,22 +179,14 @@ class _Run:
 
     @contextmanager
     def _waiting(self, path: Path) -> Iterator[None]:
-        """Hold a lock that another run may have; only the first rank needs it."""
-        if not self.engine.first:
-            yield
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        seconds = 0
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=seconds)
-            except Timeout:
-                if seconds == 0:
-                    self.observer.shared_base(waiting=True)
-                seconds = 1
-                if self.observer.stop():
-                    raise Stopped from None
+        """Hold a lock that another run may have; all ranks wait for the first one to get it."""
+        lock, told = FileLock(path), False
+        while not _acquired(lock, self.engine, seconds=1 if told else 0):
+            if self.engine.agreed(self.observer.stop()):
+                raise Stopped
+            if not told:
+                self.observer.shared_base(waiting=True)
+            told = True
         try:
             yield
         finally:
@@ -224,17 +216,24 @@ class _Both(Observer):
 @contextmanager
 def _alone(folder: Path, engine: Engine) -> Iterator[None]:
     """Refuse to work on a run that another process works on."""
-    if not engine.first:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "lock")
+    if not _acquired(lock, engine, seconds=0):
+        if not engine.first:
+            raise Stopped  # the first rank says why
+        raise ValueError(f"Another process is working on {folder}; wait for it, or stop it first.")
     try:
-        with FileLock(folder / "lock", timeout=0):
-            yield
-    except Timeout:
-        raise ValueError(
-            f"Another process is working on {folder}; wait for it, or stop it first."
-        ) from None
+        yield
+    finally:
+        lock.release()
+
+
+def _acquired(lock: FileLock, engine: Engine, seconds: float) -> bool:
+    """Whether the first rank, for all, got a lock within a time; asked on all ranks at once."""
+    if engine.first:
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout):
+            lock.acquire(timeout=seconds)
+    return engine.agreed(lock.is_locked)
 
 
 def _read_result(folder: Path) -> dict[str, Any] | None:

@@ -1,0 +1,177 @@
+"""How much of a step the engine costs, and what precision and memory layout gain.
+
+An incremental step of CIFAR-100 as `densekd run` makes it (ResNet-32, 60 to 70 classes, a batch of
+128 new images and one of 128 exemplars: augmentation, student, teacher, two cross-entropies and
+RDKD, optimiser, reports, TensorBoard, a checkpoint each epoch) against a bare loop over the same
+networks and loss, whose two batches lie ready and in which there is nothing else. After each step
+of the one comes a step of the other. The images are made up: their content costs nothing.
+
+    python benchmarks/throughput.py [--epochs 3] [--threads 2]
+"""
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from densekd.data.augment import Augment
+from densekd.data.dataset import PixelImages, Split
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.scenario import Task
+from densekd.experiment.board import Board
+from densekd.learn.checkpoint import Checkpoints
+from densekd.learn.engine import Engine
+from densekd.learn.learner import Learner, Settings
+from densekd.learn.watch import Report, Watch
+from densekd.losses.distill import DenseDistillation
+from densekd.methods.catalog import make_method
+from densekd.methods.dense import Course, DenseOptions
+from densekd.methods.method import Method, Schedule
+from densekd.nn.classifier import CosineClassifier
+from densekd.nn.network import Network
+from densekd.nn.resnet import cifar_resnet
+
+BATCH = 128
+MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)
+OLD, NEW = (50, 10), 10
+
+
+def made_task(number: int, first: int, classes: int, per_class: int) -> Task:
+    generator = torch.Generator().manual_seed(number)
+    labels = first + torch.arange(classes).repeat(per_class)
+    shape = (len(labels), 3, 32, 32)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    split = Split(PixelImages(pixels), labels)
+    names = tuple(f"class {label}" for label in range(first, first + classes))
+    return Task(number, names, first, split, split)
+
+
+class Bare:
+    """The same step, with everything ready and nothing besides."""
+
+    def __init__(self, precision: str, channels_last: bool) -> None:
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.student, self.teacher = (self._network(layout, n) for n in ((*OLD, NEW), OLD))
+        self.teacher.eval().requires_grad_(False)
+        self.images = [
+            torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=layout) for _ in range(2)
+        ]
+        self.new = torch.randint(0, NEW, (BATCH,))
+        self.all = torch.randint(0, sum(OLD) + NEW, (BATCH,))
+        self.optimiser = torch.optim.SGD(
+            self.student.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4
+        )
+        self.loss = DenseDistillation("random")
+        self.generator = torch.Generator().manual_seed(0)
+        self.bf16 = precision == "bf16"
+
+    def _network(self, layout: torch.memory_format, sizes: tuple[int, ...]) -> Network:
+        network = Network(cifar_resnet(32), CosineClassifier(64))
+        for size in sizes:
+            network.grow(size)
+        network.to(memory_format=layout)  # type: ignore[call-overload]
+        return network
+
+    def step(self) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            with torch.no_grad():
+                teachers = [self.teacher(images).logits for images in self.images]
+            students: list[Tensor] = [self.student(images).logits for images in self.images]
+            loss = cross_entropy(students[0][:, sum(OLD) :], self.new)
+            loss = loss + cross_entropy(students[1], self.all)
+            for student, teacher in zip(students, teachers, strict=True):
+                loss = loss + 16 * self.loss(student, teacher, OLD, generator=self.generator)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+
+
+class Turns(Watch):
+    """Lets the others have a turn after each step of the engine, and keeps the times."""
+
+    def __init__(self, board: Board, others: dict[str, Bare], tick: Callable[[], None]) -> None:
+        self.board, self.others, self.tick = board, others, tick
+        self.times: dict[str, list[float]] = {"engine": [], **{name: [] for name in others}}
+        self.since: float | None = None
+
+    def report(self, report: Report) -> None:
+        self.board.report(report)
+
+    def stop(self) -> bool:
+        if self.since is not None:
+            self.times["engine"].append(time.perf_counter() - self.since)
+        for name, bare in self.others.items():
+            start = time.perf_counter()
+            bare.step()
+            self.times[name].append(time.perf_counter() - start)
+        self.tick()
+        self.since = time.perf_counter()
+        return False
+
+
+def learned(method: Method, engine: Engine) -> Learner:
+    """A learner of the base and one increment, as good as untrained."""
+    augment = Augment(MEAN, STD)
+    learner = Learner(
+        cifar_resnet(32), method, ExemplarMemory(Quota(20)), Settings(augment, engine=engine)
+    )
+    first = 0
+    for number, classes in enumerate(OLD):
+        learner.learn(made_task(number, first, classes, 20))
+        first += classes
+    return learner
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    engine = Engine("cpu")
+    increments = Schedule(epochs=1, lr=0.01)
+    method = make_method("rdkd", DenseOptions(), Course(increments, increments))
+    learner = learned(method, engine)
+    course = Course(increments, Schedule(epochs=arguments.epochs, lr=0.01))
+    learner.method = make_method("rdkd", DenseOptions(), course)
+    others = {"bare": Bare(engine.precision, True), "bare, NCHW fp32": Bare("32", False)}
+    steps = arguments.epochs * 10
+    with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as bars:
+        bar = bars.add_task("steps", total=steps)
+        board = Board(Path(folder) / "board", learner.method)
+        turns = Turns(board, others, lambda: bars.advance(bar))
+        task = made_task(2, sum(OLD), NEW, BATCH)
+        learner.learn(task, watch=turns, checkpoints=Checkpoints(Path(folder) / "epochs"))
+        board.close()
+    show(turns.times, engine)
+
+
+def show(times: dict[str, list[float]], engine: Engine) -> None:
+    steps = min(map(len, times.values()))
+    mine = times["engine"][-steps:]
+    table = Table("loop", "images/s", "engine's images/s over these", "middle half")
+    for name, seconds in times.items():
+        ratios = [s / m for s, m in zip(seconds[-steps:], mine, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        speed = 2 * BATCH / statistics.median(seconds)
+        table.add_row(name, f"{speed:.0f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}")
+    console = Console()
+    console.print(table)
+    described = ", ".join(f"{name} {value}" for name, value in engine.describe().items())
+    console.print(f"{steps} steps of each, in turns; {described}.")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    console.print(f"Peak memory of it all: {peak:,.0f} MB.")
+
+
+if __name__ == "__main__":
+    main()

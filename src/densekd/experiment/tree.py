@@ -1,0 +1,124 @@
+"""Settings as nested mappings: read from TOML, merged, overridden, written, hashed."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment")}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file, as `resolve` takes them."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ValueError(f"There is no configuration file {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} can't be read as a text file ({error}).") from error
+
+
+def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """The tree with settings replaced.
+
+    Args:
+        tree: as `resolve` takes it.
+        assignments: such as ``scenario.steps=5``. A value is read as TOML, or as text if it is
+            none; ``none`` unsets.
+    """
+    new: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        path = [part.strip() for part in key.split(".")]
+        if not equals or not all(path):
+            raise ValueError(
+                f"A setting is written KEY=VALUE, such as scenario.steps=5, not {assignment!r}."
+            )
+        value = _value(text.strip())
+        for part in reversed(path):
+            value = {part: value}
+        new = over(new, value)
+    return merge(tree, new)
+
+
+def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """One tree of several, later ones first in authority.
+
+    Of two settings that exclude each other, such as ``memory.per_class`` and ``memory.total``, a
+    tree that gives one unsets the other in those before it.
+    """
+    merged: dict[str, Any] = {}
+    for tree in trees:
+        for section, pair in _EITHER.items():
+            for one, other in (pair, pair[::-1]):
+                if given(tree, section, one) is not None and other not in tree[section]:
+                    tree = over(tree, {section: {other: None}})
+        merged = over(merged, tree)
+    return merged
+
+
+def digest(value: Any) -> str:
+    """Twelve characters that stand for a value of JSON, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One tree laid over another, section by section."""
+    merged = dict(below)
+    for key, value in above.items():
+        if isinstance(value, Mapping):
+            under = merged.get(key)
+            value = over(under if isinstance(under, Mapping) else {}, value)
+        merged[key] = value
+    return merged
+
+
+def given(tree: Any, *path: str) -> Any:
+    """The value at a path, None where there is no such."""
+    for part in path:
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    # TOML would take a date for a date, and more lines for more settings.
+    plain = len(parsed) == 1 and isinstance(parsed["value"], str | int | float | list | dict)
+    return parsed["value"] if plain else text
+
+
+def as_text(value: object) -> str:
+    """A path as text, for JSON; anything else that JSON can't hold is refused."""
+    if isinstance(value, Path):
+        return str(value)
+    raise ValueError(f"{value} is not a value that a setting can have; write text in quotes.")
+
+
+def plain(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree as JSON has it: paths are text, tuples are lists."""
+    copy: dict[str, Any] = json.loads(json.dumps(tree, default=as_text))
+    return copy
+
+
+def toml_lines(tree: Mapping[str, Any], *path: str) -> list[str]:
+    """The lines of a tree in TOML, in the section ``path``; None is left out."""
+    # JSON writes values as TOML does, but for one character that TOML wants escaped.
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for key, value in tree.items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{'.'.join((*path, key))}]", *toml_lines(value, *path, key)]
+    return lines
