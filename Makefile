@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help test lint format bench clean
+.PHONY: help demo test lint format bench clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -14,6 +14,12 @@ help: ## Show this list.
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
+
+demo: .venv/installed ## See it learn digits by three methods, and compare them.
+	for method in finetune gkd rdkd; do \
+		$(BIN)/densekd run --data digits --method $$method --steps 5 --memory 2 --out runs/demo || exit; \
+	done
+	$(BIN)/densekd compare runs/demo --plot runs/demo/comparison.png
 
 test: .venv/installed ## Run every test, in a .venv made for it.
 	$(BIN)/pytest
@@ -28,9 +34,10 @@ format: .venv/installed ## Rewrite the code in the project's style.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed ## Measure what the losses cost and how fast data is.
+bench: .venv/installed ## Measure what the losses cost, how fast data is, what the engine costs.
 	$(BIN)/python benchmarks/data_speed.py
 	$(BIN)/python benchmarks/step_cost.py
+	$(BIN)/python benchmarks/throughput.py
 
 clean: ## Remove .venv and caches.
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,6 +1,7 @@
 """Exemplars: the few images of each old class that are kept."""
 
 import logging
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -38,6 +39,9 @@ class Quota:
             return self.per_class
         assert self.total is not None
         return self.total // classes
+
+
+EVERYTHING = Quota(per_class=sys.maxsize)
 
 
 class ExemplarMemory:
@@ -88,12 +92,15 @@ class ExemplarMemory:
         if quota == 0:
             logger.warning("No class keeps an exemplar: the memory is smaller than the classes.")
         counts = torch.bincount(ranks, minlength=classes)
-        for rank in torch.nonzero(counts < quota).flatten().tolist():
+        few = int((counts < quota).sum())
+        if few and self.quota != EVERYTHING:
             logger.warning(
-                "Class %d has %d images, fewer than the %d exemplars it may keep: all are kept.",
-                self.classes + rank,
-                int(counts[rank]),
+                "%d of the %d new classes have fewer images than the %d exemplars that a class may "
+                "keep, the least %d: all of them are kept.",
+                few,
+                classes,
                 quota,
+                int(counts.min()),
             )
         chosen = self._choose(ranks, counts, quota, generator, features)
         self._kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]

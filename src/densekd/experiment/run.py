@@ -239,6 +239,6 @@ def _acquired(lock: FileLock, engine: Engine, seconds: float) -> bool:
 def _read_result(folder: Path) -> dict[str, Any] | None:
     try:
         result: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # cut off, it is made again of what was learned
         return None
     return result

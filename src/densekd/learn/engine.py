@@ -28,9 +28,8 @@ class Engine:
         self, accelerator: str = "auto", devices: int = 1, precision: Precision = "auto"
     ) -> None:
         check_choice("precision", precision, get_args(Precision))
-        # Batch norm's running statistics are averaged by `average_buffers`, once an epoch. Not
-        # every parameter has a part in every loss, such as old classes' weights in that of new.
-        ddp = DDPStrategy(broadcast_buffers=False, find_unused_parameters=True)
+        # Batch norm's running statistics are averaged by `average_buffers`, once an epoch.
+        ddp = DDPStrategy(forward_sync_buffers=False)
         strategy = "auto" if devices == 1 else ddp
         self.fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy)
         kind = self.fabric.device.type

@@ -1,10 +1,10 @@
 """A learner: a network, what it keeps of the past, and a method to learn the next task by."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.batches import Batches, in_order, pairs
 from densekd.data.dataset import Images, Split, join_splits
-from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.learn.checkpoint import Checkpoints, State, load_state, save_state
 from densekd.learn.engine import Engine
@@ -88,7 +88,7 @@ class Learner:
         self.classes: tuple[str, ...] = ()
         self.memory = memory
         if method.keeps == "everything":
-            self.memory = ExemplarMemory(Quota(per_class=2**62))
+            self.memory = ExemplarMemory(EVERYTHING)
         self.terms = copy.deepcopy(dict(method.terms))
         head = CosineClassifier if method.head == "cosine" else LinearClassifier
         self.network = Network(backbone, head(backbone.width))
@@ -147,7 +147,15 @@ class Learner:
 
     def see(self, images: Images, *, flipped: bool = False) -> Seen:
         """Logits and pooled features of images, or of their mirror images."""
-        return self._see(self.network, Split(images, torch.zeros(len(images)).long()), flipped)
+        data = Split(images, torch.zeros(len(images), dtype=torch.int64))
+        empty = Seen(
+            torch.empty(0, len(self.classes)), torch.empty(0, self.network.classifier.width)
+        )
+        seen = [
+            Seen(out.logits.float(), out.features.float())
+            for out in self._read(self.network, self.network, data, flipped)
+        ]
+        return Seen(*(torch.cat(parts) for parts in zip(*seen, strict=True))) if seen else empty
 
     def save(self, folder: Path) -> None:
         """Write all that was learned to a folder, atomically."""
@@ -211,7 +219,7 @@ class Learner:
 
     def _occasion(self, task: Task, old: tuple[int, ...], network: Network) -> Occasion:
         exemplars = self.memory.exemplars() if len(self.memory) else None
-        return Occasion(task, old, exemplars, lambda x: self._see(network, x).features)
+        return Occasion(task, old, exemplars, lambda x: self._features(network, x))
 
     def _rehearsed(self, task: Task, seeds: Seeds) -> Split | None:
         """What is seen of the old classes; in a stream of its own the new ones are there too."""
@@ -282,23 +290,24 @@ class Learner:
         self.network = student
         self.classes += task.classes
 
-    @torch.inference_mode()
-    def _see(self, network: nn.Module, data: Split, flipped: bool = False) -> Seen:
+    def _features(self, network: Network, data: Split) -> Tensor:
+        """Pooled features ``[n, D]``, without the logits, which may be many."""
+        seen = [batch.pooled.float() for batch in self._read(network, network.backbone, data)]
+        return torch.cat(seen) if seen else torch.empty(0, network.classifier.width)
+
+    def _read(
+        self, network: Network, module: nn.Module, data: Split, flipped: bool = False
+    ) -> Iterator[Any]:
+        """What a module of the network makes of each batch, while nothing is learned."""
+        settings = self.settings
         was_training = network.training
         network.eval()
-        engine = self.settings.engine
-        rows = []
-        batches = in_order(
-            data, _READ_AT_ONCE, self.settings.augment, workers=self.settings.workers
-        )
-        for batch in batches:
+        for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
             images = batch.images.flip(-1) if flipped else batch.images
-            with engine.autocast():
-                out = network(engine.laid_out(images))
-            rows.append((out.logits.float(), out.features.float()))
+            with torch.inference_mode(), settings.engine.autocast():
+                seen = module(settings.engine.laid_out(images))
+            yield seen
         network.train(was_training)
-        logits, features = (torch.cat(parts) for parts in zip(*rows, strict=True))
-        return Seen(logits, features)
 
     def _saver(self, checkpoints: Checkpoints | None) -> Callable[[State, Position], None]:
         def save(state: State, position: Position) -> None:

@@ -1,5 +1,6 @@
 """The training loop, the only one."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -194,8 +195,11 @@ class Loop:
 
     def _report(self, position: Position, watch: Watch, clock: "_Clock") -> None:
         # A loss that was ever not finite stays so in the sum.
-        losses = {slot: float(total) / position.batch for slot, total in position.sums.items()}
-        self._check(torch.tensor(list(losses.values())).isfinite().all().item(), position)
+        totals = torch.stack(list(position.sums.values())).tolist()
+        losses = {s: x / position.batch for s, x in zip(position.sums, totals, strict=True)}
+        # Ranks have to fail together, which they do when the weights are checked.
+        if self.engine.share.world == 1:
+            self._check(all(map(math.isfinite, totals)), position)
         schedule = self.phase.schedule
         report = Report(
             self.job.task,
@@ -221,11 +225,13 @@ class Loop:
         facts = {k: v for k, v in vars(position).items() if k != "sums"}
         self.job.save(State(facts, {**tensors, "groups": self.groups.get_state()}), position)
 
-    def _check(self, fine: bool | float, position: Position) -> None:
+    def _check(self, fine: bool, position: Position) -> None:
         if not fine:
+            # When an epoch is saved at its end, the position is already that of the next.
+            epoch = position.epoch + bool(position.batch)
             raise Diverged(
-                f"The loss of task {self.job.task} stopped being finite in epoch "
-                f"{position.epoch + 1}; try a smaller learning rate or a smaller lambda_base. "
+                f"The loss of task {self.job.task + 1} stopped being finite in epoch {epoch}; "
+                "try a smaller learning rate or a smaller lambda_base. "
                 "What was learned before is kept."
             )
 

@@ -69,7 +69,7 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plot_outcomes(outcomes: Sequence[Outcome], file: Path) -> None:
-    """Draw the accuracy on all classes seen, and on the base task, after each step."""
+    """Draw the accuracy on all classes seen, and on those of earlier tasks, after each step."""
     # Imported here: it takes a second, and a figure needs no screen.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -77,12 +77,12 @@ def plot_outcomes(outcomes: Sequence[Outcome], file: Path) -> None:
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharex=True)
-    titles = {"accuracy": "all classes seen", "base_accuracy": "the classes learned first"}
+    titles = {"accuracy": "all classes seen", "old_accuracy": "the classes of earlier tasks"}
     for panel, (name, title) in zip(panels, titles.items(), strict=True):
         for outcome in outcomes:
             steps = outcome.result["steps"]
-            seen = [step["classes_seen"] for step in steps]
-            panel.plot(seen, [100 * step[name] for step in steps], marker="o", label=outcome.label)
+            known = [(s["classes_seen"], 100 * s[name]) for s in steps if s[name] is not None]
+            panel.plot(*zip(*known, strict=True), marker="o", label=outcome.label)
         panel.set_title(f"Accuracy on {title}")
         panel.set_xlabel("classes seen")
         panel.grid(alpha=0.3)

@@ -103,6 +103,36 @@ def test_a_few_exemplars_still_make_batches() -> None:
     assert [len(next(stream).labels) for _ in range(3)] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_epoch_can_be_gone_on_with_after_any_batch(world: int) -> None:
+    shares = [Share(rank, world) for rank in range(world)]
+    for batches in (Batches(numbered(), 16, AUGMENT, SEEDS, share) for share in shares):
+        whole = list(batches.epoch(3))
+        for skip in range(5):
+            assert same(list(batches.epoch(3, skip=skip)), whole[skip:])
+
+
+def test_an_endless_stream_can_be_gone_on_with_in_any_of_its_epochs() -> None:
+    batches = Batches(numbered(10), 4, AUGMENT, SEEDS)
+    whole = list(itertools.islice(batches.endless(1), 12))
+    assert not same(whole[:3], whole[3:6])
+    for skip in range(9):  # three epochs of three batches
+        assert same(
+            list(itertools.islice(batches.endless(1, skip=skip), 3)), whole[skip : skip + 3]
+        )
+
+
+def test_pairs_can_be_gone_on_with_after_any_pair() -> None:
+    new = Batches(numbered(50), 8, AUGMENT, SEEDS.at("new"))
+    exemplars = Batches(numbered(10), 4, AUGMENT, SEEDS.at("exemplars"))
+    whole = list(pairs(new, exemplars, 2))
+    assert len(whole) == 7  # more than two epochs of exemplars
+    for skip in range(8):
+        left = list(pairs(new, exemplars, 2, skip=skip))
+        for side in (0, 1):
+            assert same([pair[side] for pair in left], [pair[side] for pair in whole[skip:]])
+
+
 def test_in_order_neither_shuffles_nor_augments() -> None:
     batches = list(in_order(numbered(), 16, AUGMENT))
     assert [len(batch.labels) for batch in batches] == [16, 16, 16, 2]
@@ -152,6 +182,15 @@ def test_nothing_makes_no_batches() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     for images in (FileImages((), 8), PixelImages(torch.zeros(0, 3, 8, 8, dtype=torch.uint8))):
         assert list(in_order(Split(images, nothing), 4, AUGMENT)) == []
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_epoch_of_files_can_be_gone_on_with(files: Split, workers: int) -> None:
+    batches = Batches(files, 5, AUGMENT, SEEDS, workers=workers)
+    whole, stream = list(batches.epoch(1)), list(itertools.islice(batches.endless(1), 5))
+    for skip in range(4):
+        assert same(list(batches.epoch(1, skip=skip)), whole[skip:])
+        assert same(list(itertools.islice(batches.endless(1, skip=skip), 2)), stream[skip:][:2])
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])

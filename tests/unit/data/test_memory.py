@@ -9,7 +9,7 @@ from PIL import Image
 
 from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota, Selection, greedy, herding
-from densekd.data.scenario import Scenario
+from densekd.data.scenario import Scenario, class_order
 
 import reference
 from made import dataset, split
@@ -91,12 +91,55 @@ def test_a_fixed_total_shrinks_each_class_to_a_prefix(selection: Selection) -> N
     assert len(memory) == 40
 
 
+@pytest.mark.parametrize("quota", [Quota(per_class=3), Quota(per_class=None, total=24)])
+def test_what_is_rehearsed_is_what_random_will_keep(quota: Quota) -> None:
+    memory = ExemplarMemory(quota)
+    base, later = Scenario.of(dataset(8, 12), steps=1)
+    memory.learn(base.train, 4, generator())
+    rehearsed = memory.rehearsed(later.train, 4, generator())
+    assert torch.bincount(rehearsed.labels).tolist() == [3] * 8
+    memory.learn(later.train, 4, generator())
+    kept = memory.exemplars()
+    assert torch.equal(rehearsed.labels, kept.labels)
+    assert torch.equal(rehearsed.images.state()["pixels"], kept.images.state()["pixels"])
+
+
+@pytest.mark.parametrize("selection", ["random", "herding", "greedy"])
+def test_rehearsing_draws_new_classes_whatever_the_selection_and_keeps_nothing(
+    selection: Selection,
+) -> None:
+    memory, order = ExemplarMemory(Quota(per_class=5), selection), class_order(dataset(8), 1993)
+    base, later = Scenario.of(dataset(8, 12), steps=1)
+    memory.learn(base.train, 4, generator(), torch.rand(48, 3, generator=generator()))
+    before = memory.state_dict()
+    rehearsed = memory.rehearsed(later.train, 4, generator())
+    assert torch.bincount(rehearsed.labels).tolist() == [5] * 8
+    pixels = cast(PixelImages, rehearsed.images).pixels
+    assert torch.equal(pixels[:20], before["pixels"])
+    assert pixels[:, 0, 0, 0].tolist() == [order[label] for label in rehearsed.labels.tolist()]
+    assert len({(int(p[0, 0, 0]), int(p[1, 0, 0])) for p in pixels}) == 40
+    other = memory.rehearsed(later.train, 4, torch.Generator().manual_seed(1))
+    assert not torch.equal(other.images.state()["pixels"][20:], pixels[20:])
+    assert memory.classes == 4
+    assert all(torch.equal(memory.state_dict()[name], t) for name, t in before.items())
+
+
+def test_an_empty_memory_rehearses_nothing_old() -> None:
+    memory = ExemplarMemory(Quota(per_class=0))
+    memory.learn(split(2, 3), 2, generator())
+    later = Split(split(2, 3).images, split(2, 3).labels + 2)
+    assert len(memory.rehearsed(later, 2, generator())) == 0
+
+
 def test_a_small_class_keeps_all_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
     memory = ExemplarMemory(Quota(per_class=5))
     with caplog.at_level(logging.WARNING, "densekd"):
         memory.learn(split(2, 3), 2, generator())
     assert len(memory) == 6
-    assert "Class 1 has 3 images, fewer than the 5 exemplars" in caplog.text
+    assert (
+        "2 of the 2 new classes have fewer images than the 5 exemplars that a class may keep"
+        in caplog.text
+    )
 
 
 def test_random_selection_is_without_replacement_and_by_seed() -> None:

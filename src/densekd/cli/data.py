@@ -1,18 +1,14 @@
-"""The command ``densekd``: the only place that reads arguments or prints."""
+"""``densekd data``: see what data there is, check it, fetch it."""
 
 import importlib.util
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box, progress
-from rich.console import Console
-from rich.table import Table
-from typer.core import TyperGroup
+
+from densekd.cli import show
 
 # What needs torch is imported in the commands, for it takes seconds and --help shouldn't.
 if TYPE_CHECKING:
@@ -20,33 +16,8 @@ if TYPE_CHECKING:
     from densekd.data.dataset import Dataset
 
 Counts = Mapping[str, Mapping[str, int]]
-OnProgress = Callable[[int, int], None]
 
-# Without a terminal a progress bar becomes lines, at most one in so many seconds.
-_SECONDS_PER_LINE = 10.0
-
-
-class _Sentences(TyperGroup):
-    """Shows what can't be done as one sentence, and ends with code 2."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read the output has left, which typer knows about
-            raise
-        except (ValueError, OSError) as error:
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(2) from error
-
-
-app = typer.Typer(
-    cls=_Sentences,
-    no_args_is_help=True,
-    add_completion=False,
-    help="Networks that learn new classes and keep the old ones, by dense distillation.",
-)
-data = typer.Typer(no_args_is_help=True, help="See what data there is, check it, fetch it.")
-app.add_typer(data, name="data")
+app = typer.Typer(no_args_is_help=True, help="See what data there is, check it, fetch it.")
 
 SourceName = Annotated[
     str,
@@ -63,7 +34,7 @@ DataDir = Annotated[
 ]
 
 
-@data.command("list", epilog="Example:\n\ndensekd data list --data-dir ~/data")
+@app.command("list", epilog="Example:\n\ndensekd data list --data-dir ~/data")
 def list_sources(data_dir: DataDir = None) -> None:
     """List the sources of images, and whether they are here."""
     from densekd.data import cifar, sources
@@ -74,17 +45,17 @@ def list_sources(data_dir: DataDir = None) -> None:
     for name in cifar.OFFICIAL:
         place = cifar.find_cifar(name, where)
         here[name] = "no" if place is None else f"yes: {place.name}"
-    table = _table("source", "what it is", "here")
+    table = show.table("source", "what it is", "here")
     for source, description in sources.SOURCES.items():
         table.add_row(source, description, here.get(source, "you say where"))
-    _console().print(table)
+    show.console().print(table)
     typer.echo(
-        f"CIFAR is looked for in {_shown(where)}; `densekd data get cifar100` downloads it there, "
-        "and --data-dir or DENSEKD_DATA names another folder."
+        f"CIFAR is looked for in {show.safe(where)}; `densekd data get cifar100` downloads it "
+        "there, and --data-dir or DENSEKD_DATA names another folder."
     )
 
 
-@data.command(
+@app.command(
     epilog="Examples:\n\ndensekd data check digits\n\ndensekd data check cifar100 --data-dir ~/data"
     "\n\ndensekd data check folder:~/photos\n\ndensekd data check npz:set.npz"
 )
@@ -117,12 +88,12 @@ def check(
         case "folder" | "imagenet" | "imagenet100":
             _check_folder(kind, Path(rest).expanduser(), classes_file)
             return
-    with _progress(f"Reading {source}", "images") as on_progress:
+    with show.progress(f"Reading {source}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
     _show_counts(_counts(dataset))
 
 
-@data.command(
+@app.command(
     epilog="Examples:\n\ndensekd data get cifar100\n\ndensekd data get cifar10 --data-dir ~/data"
 )
 def get(source: SourceName, data_dir: DataDir = None) -> None:
@@ -134,7 +105,9 @@ def get(source: SourceName, data_dir: DataDir = None) -> None:
         typer.echo("digits come with scikit-learn; there is nothing to download.")
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
-        counts = ", ".join(f"{_number(len(rows))} rows in {part}" for part, rows in parts.items())
+        counts = ", ".join(
+            f"{show.number(len(rows))} rows in {part}" for part, rows in parts.items()
+        )
         typer.echo(f"{source} is here: {counts}.")
     elif kind in cifar.OFFICIAL:
         _get_cifar(kind, sources.data_dir(data_dir))
@@ -148,17 +121,17 @@ def _get_cifar(name: "Name", where: Path) -> None:
     place = cifar.find_cifar(name, where)
     damaged = [state.path for state in cifar.check_cifar(name, where) if state.status == "damaged"]
     if place is not None and not damaged:
-        typer.echo(f"{name} is already here and intact: {_shown(place)}.")
+        typer.echo(f"{name} is already here and intact: {show.safe(place)}.")
         return
     # A damaged archive is replaced, but an extracted file would be read in place of what comes.
     if place is not None and place not in damaged:
         raise ValueError(
             f"{damaged[0]} is damaged; delete it and repeat `densekd data get {name}`."
         )
-    typer.echo(f"Downloading {cifar.OFFICIAL[name].url} to {_shown(where)}.")
-    with _progress(name, "bytes") as on_progress:
+    typer.echo(f"Downloading {cifar.OFFICIAL[name].url} to {show.safe(where)}.")
+    with show.progress(name, "bytes") as on_progress:
         place = cifar.download_cifar(name, where, on_progress=on_progress)
-    typer.echo(f"{name} is here now and intact: {_shown(place)}.")
+    typer.echo(f"{name} is here now and intact: {show.safe(place)}.")
 
 
 def _check_cifar(name: "Name", where: Path) -> None:
@@ -168,7 +141,7 @@ def _check_cifar(name: "Name", where: Path) -> None:
     for state in states:
         difference = f": its md5 is {state.found} and should be {state.expected}"
         detail = difference if state.status == "damaged" else ""
-        typer.echo(f"{state.status:8}{_shown(state.path)}{detail}")
+        typer.echo(f"{state.status:8}{show.safe(state.path)}{detail}")
     found = {state.status for state in states}
     if found != {"intact"}:
         fetch = "Delete what is damaged and fetch" if "damaged" in found else "Fetch"
@@ -183,14 +156,14 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
         found = find.find_images(path)
     else:
         found = folder.find_imagenet(path, sources.imagenet_classes(kind, path, classes_file))
-    with _progress(f"Reading {_shown(path)}", "images") as on_progress:
+    with show.progress(f"Reading {show.safe(path)}", "images") as on_progress:
         report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})
     for title, entries in (("Not used", found.left_out), ("Can't be read", report.unreadable)):
         if entries:
-            typer.echo(f"{title} ({_number(len(entries))}):")
+            typer.echo(f"{title} ({show.number(len(entries))}):")
         for file, reason in entries:
-            typer.echo(f"  {_shown(file)}: {reason}")
+            typer.echo(f"  {show.safe(file)}: {reason}")
     folder.check_usable(path, report.images)
     if report.unreadable:
         raise typer.Exit(1)
@@ -208,76 +181,19 @@ def _counts(dataset: "Dataset") -> Counts:
 
 def _show_counts(counts: Counts) -> None:
     """The images in all and by class: in one line if all classes have as many, else a table."""
-    console = _console()
+    console = show.console()
     classes = list(dict.fromkeys(name for own in counts.values() for name in own))
-    images = ", ".join(f"{_number(sum(own.values()))} {part}" for part, own in counts.items())
+    images = ", ".join(f"{show.number(sum(own.values()))} {part}" for part, own in counts.items())
     noun = "class" if len(classes) == 1 else "classes"
-    console.print(f"{_number(len(classes))} {noun}: {images}.")
+    console.print(f"{show.number(len(classes))} {noun}: {images}.")
     numbers = {tuple(own.get(name, 0) for own in counts.values()) for name in classes}
     if len(numbers) == 1:
-        each = ", ".join(f"{_number(n)} {part}" for part, n in zip(counts, *numbers, strict=True))
-        console.print(f"Each class has {each}: {', '.join(map(_shown, classes))}.")
+        each = ", ".join(
+            f"{show.number(n)} {part}" for part, n in zip(counts, *numbers, strict=True)
+        )
+        console.print(f"Each class has {each}: {', '.join(map(show.safe, classes))}.")
         return
-    table = _table("class", numbers=counts)
+    table = show.table("class", numbers=counts)
     for name in classes:
-        table.add_row(_shown(name), *(_number(own.get(name, 0)) for own in counts.values()))
+        table.add_row(show.safe(name), *(show.number(own.get(name, 0)) for own in counts.values()))
     console.print(table)
-
-
-@contextmanager
-def _progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[OnProgress]:
-    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
-    console = _console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(label, unit)
-        return
-    amount = progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn()
-    text = progress.TextColumn("{task.description}", markup=False)
-    columns = (text, progress.BarColumn(), amount)
-    remaining = progress.TimeRemainingColumn()
-    with progress.Progress(*columns, remaining, console=console, transient=True) as bar:
-        # Unseen until there is progress, which some sources are too quick for.
-        task = bar.add_task(label, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
-
-
-class _Lines:
-    """Says how far something is, but not more often than is pleasant to read."""
-
-    def __init__(self, label: str, unit: str) -> None:
-        self.label = label
-        self.unit = unit
-        self.last = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self.last < _SECONDS_PER_LINE:
-            return
-        self.last = time.monotonic()
-        share = f" of {_number(total)} ({done / total:.0%})" if total else ""
-        typer.echo(f"{self.label}: {_number(done)}{share} {self.unit}", err=True)
-
-
-def _console(stderr: bool = False) -> Console:
-    """A console that takes names as they are, and doesn't break lines that go into a file."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream is not None and stream.isatty() else 10_000
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, width=width)
-
-
-def _table(*titles: str, numbers: Iterable[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for title in numbers:
-        table.add_column(title, justify="right")
-    return table
-
-
-def _shown(name: str | Path) -> str:
-    """A name as it is, or with escapes where a terminal couldn't show it."""
-    text = str(name)
-    return text if text.isprintable() else repr(text)
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"

@@ -1,0 +1,48 @@
+"""``densekd compare``: finished runs side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densekd.cli import show
+
+EXAMPLES = """Examples:
+
+densekd compare runs
+
+densekd compare runs --plot comparison.png"""
+
+
+def compare(
+    folder: Annotated[
+        Path, typer.Argument(help="A folder with run folders, as `densekd run --out` makes it.")
+    ] = Path("runs"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw accuracy by classes seen, as PNG, PDF or SVG.")
+    ] = None,
+) -> None:
+    """Compare the runs in a folder: what they reached, and what they kept."""
+    from densekd.report.compare import plot_outcomes, read_outcomes
+
+    outcomes = read_outcomes(folder)
+    numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")
+    table = show.table("run", numbers=numbers)
+    for outcome in reversed(outcomes):
+        parts = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
+        seconds = sum(step["seconds"] for step in outcome.result["steps"])
+        table.add_row(
+            show.safe(outcome.label),
+            show.percent(outcome.average),
+            *(show.percent(outcome.final[part]) for part in parts),
+            f"{seconds / 60:.1f}",
+        )
+    console = show.console()
+    console.print(table)
+    console.print(
+        "average: over the models after each task; the others: after the last, on the test images "
+        "of all classes, of those learned first, of all but the last task's, of the last task's.",
+    )
+    if plot is not None:
+        plot_outcomes(outcomes, plot)
+        console.print(f"The curves are in {show.safe(plot)}.", soft_wrap=True)

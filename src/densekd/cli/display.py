@@ -1,0 +1,224 @@
+"""What is seen of a run while it goes on, on stderr."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import rich.progress as bars
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from densekd.cli import show
+from densekd.cli.estimate import Estimate, Left, stretches
+from densekd.cli.signals import Interrupts
+from densekd.data.scenario import Task
+from densekd.experiment.config import Config
+from densekd.experiment.record import StepRecord
+from densekd.experiment.run import Observer
+from densekd.learn.watch import Report
+from densekd.methods.catalog import make_method
+
+
+@contextmanager
+def watching(config: Config, interrupts: Interrupts, *, quiet: bool) -> Iterator[Observer]:
+    """An observer that fits where stderr goes; warnings are shown by the way."""
+    console = show.console(stderr=True)
+    with show.warnings(console):
+        if quiet:
+            yield Quiet(interrupts)
+        elif console.is_terminal:
+            with Bar(console) as bar:
+                yield Screen(bar, config, interrupts)
+        else:
+            yield Lines(console, config, interrupts)
+
+
+class Quiet(Observer):
+    """Says nothing, but stops when it should."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.interrupts = interrupts
+
+    def stop(self) -> bool:
+        """Whether a signal was received."""
+        return self.interrupts.received is not None
+
+
+class Lines(Quiet):
+    """A line for each task, and now and then one about how far it is, as suits a file."""
+
+    def __init__(self, console: Console, config: Config, interrupts: Interrupts) -> None:
+        super().__init__(interrupts)
+        interrupts.on_first = self.stopping
+        self.console = console
+        self.config = config
+        self.tasks: Sequence[Task] = ()
+        self.estimate = Estimate([])
+        self.pace = show.Pace()
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        # Softly, so that a path can be copied from a terminal that is too narrow for it.
+        self.console.print(text, soft_wrap=True)
+
+    def loading(self, done: int, total: int) -> None:
+        """Say how much of the data was read."""
+        if self.pace.due():
+            self.say(f"Reading {show.safe(self.config.data.source)}: {show.share(done, total)}")
+
+    def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
+        """Say what will run, and what is left of it."""
+        config, self.tasks = self.config, tasks
+        method = make_method(config.method.name, config.method.options, config.course())
+        self.estimate = Estimate(stretches(method, tasks))
+        self.say(
+            f"{method.name} on {show.safe(config.data.source)} with {config.network}, "
+            f"seed {config.seed}: {_sizes([len(task.classes) for task in tasks])}."
+        )
+        self.say(f"The run is kept in {show.safe(folder)}.")
+        if done:
+            self.say(f"{done} of the {len(tasks)} tasks are done already.")
+
+    def training(self, number: int, classes: Sequence[str]) -> None:
+        """Begin a task."""
+        self.pace = show.Pace()
+
+    def shared_base(self, waiting: bool) -> None:
+        """Say where the base task comes from."""
+        if waiting:
+            self.say("Another process is training the same base task; this one waits for it.")
+        else:
+            self.say("The base task was trained before, and is taken from there.")
+
+    def report(self, report: Report) -> None:
+        """Say how far training is."""
+        left = self.estimate.left(report)
+        if self.pace.due():
+            facts = [_epoch(report, left), *_facts(report), *_rest(left)]
+            self.say(f"{self.label(report.task, report.phase)}: {', '.join(facts)}")
+
+    def evaluated(self, record: StepRecord) -> None:
+        """Say how well a task was learned."""
+        classes = show.names(self.tasks[record.number].classes)
+        accuracy = f"accuracy {show.percent(record.accuracy)} %"
+        if record.number:
+            old, new = show.percent(record.old_accuracy), show.percent(record.new_accuracy)
+            accuracy += f" (old {old}, new {new})"
+        took = show.duration(record.seconds)
+        self.say(f"task {record.number + 1} learned {classes}: {accuracy}, {took}")
+
+    def stopping(self) -> None:
+        """Acknowledge a signal, from within its handler, where the console may be in use."""
+        with suppress(OSError):  # nothing may keep a run from being saved
+            os.write(2, f"{self.farewell()}\n".encode())
+
+    def farewell(self) -> str:
+        """What is said on a signal."""
+        unit = "batch" if self.config.engine.devices == 1 else "epoch"
+        return f"Stopping after this {unit}; Ctrl-C leaves at once."
+
+    def label(self, number: int, doing: str) -> str:
+        """What is going on, people counting from one."""
+        return f"task {number + 1}/{len(self.tasks)} · {doing}"
+
+
+class Bar(bars.Progress):
+    """A bar with what it is about before it, and details in the lines below."""
+
+    def __init__(self, console: Console) -> None:
+        self.details = ""
+        text, amount = (
+            bars.TextColumn(f"{{task.{part}}}", markup=False)
+            for part in ("description", "fields[amount]")
+        )
+        super().__init__(text, bars.BarColumn(32), amount, console=console, transient=True)
+        # Unseen until there is something to show, which may be at the end of a short run.
+        self.task = self.add_task("", total=None, visible=False, amount="")
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """The bar, and the details if there are any."""
+        yield from super().get_renderables()
+        if self.details:
+            yield Text(self.details, style="dim")
+
+    def draw(self, label: str, done: int = 0, total: int = 0, amount: str = "") -> None:
+        """Show how far it is, or, with a total of 0, that something is going on."""
+        # Set here, for `update` takes None for no change.
+        self.tasks[0].total = total or None
+        self.update(self.task, description=label, completed=done, visible=True, amount=amount)
+
+
+class Screen(Lines):
+    """A bar for what is going on, below a line for each task that is done."""
+
+    def __init__(self, bar: Bar, config: Config, interrupts: Interrupts) -> None:
+        super().__init__(bar.console, config, interrupts)
+        self.bar = bar
+
+    def loading(self, done: int, total: int) -> None:
+        """Show how much of the data was read."""
+        label = f"Reading {show.safe(self.config.data.source)}"
+        self.bar.draw(label, done, total, show.share(done, total))
+
+    def training(self, number: int, classes: Sequence[str]) -> None:
+        """Show which classes are learned next."""
+        self.bar.draw(self.label(number, "preparing"))
+        self.describe(number)
+
+    def shared_base(self, waiting: bool) -> None:
+        """Show what is waited for; where it came from stays as a line."""
+        super().shared_base(waiting)
+        if waiting:
+            self.bar.draw(self.label(0, "waiting"))
+
+    def report(self, report: Report) -> None:
+        """Show how far training is."""
+        left = self.estimate.left(report)
+        done = report.epoch * report.batches + report.batch
+        total = report.epochs * report.batches
+        if done == total:  # unless there is another phase, which will show soon
+            self.bar.draw(self.label(report.task, "evaluating"))
+            self.describe(report.task)
+            return
+        label = self.label(report.task, report.phase)
+        self.bar.draw(label, done, total, _epoch(report, left))
+        self.describe(report.task, _rest(left), _facts(report))
+
+    def describe(self, number: int, beside: Sequence[str] = (), below: Sequence[str] = ()) -> None:
+        """Show details under the bar, unless a signal was acknowledged there."""
+        if self.interrupts.received is None:
+            learning = f"learning {show.names(self.tasks[number].classes)}"
+            lines = ((learning, *beside), below)
+            self.bar.details = "\n".join(" · ".join(line) for line in lines if line)
+
+    def stopping(self) -> None:
+        """Acknowledge a signal where the bar will show it when it is next drawn."""
+        self.bar.details = self.farewell()
+
+
+def _epoch(report: Report, left: Left | None) -> str:
+    """Where a phase is, and when it will be over."""
+    epoch = f"epoch {report.epoch + 1}/{report.epochs}"
+    return epoch if left is None else f"{epoch}, {show.duration(left.phase)} left"
+
+
+def _rest(left: Left | None) -> list[str]:
+    """When the run will be over."""
+    return [] if left is None else [f"the run takes {show.duration(left.run)} more"]
+
+
+def _facts(report: Report) -> list[str]:
+    """The other numbers of a report."""
+    losses = ", ".join(f"{slot} {loss:.3f}" for slot, loss in report.losses.items())
+    return [losses, f"lr {report.lr:.2g}", f"{show.number(report.images_per_second)} images/s"]
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """How a scenario's classes come."""
+    classes, tasks = f"{show.number(sum(sizes))} classes", f"{len(sizes)} tasks"
+    if len(sizes) == 1:
+        return f"{classes} in one task"
+    if len(set(sizes)) == 1:
+        return f"{classes} in {tasks} of {sizes[0]}"
+    return f"{classes} in {tasks}, {sizes[0]} first and then {sizes[1]} at a time"

@@ -1,0 +1,72 @@
+"""How long a run will take, from how fast it is."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from densekd.data.scenario import Task
+from densekd.learn.watch import Report
+from densekd.methods.method import Method
+
+
+class Stretch(NamedTuple):
+    """A phase of a task, and how many images it goes through, repetitions counted."""
+
+    task: int
+    phase: str
+    images: int
+
+
+def stretches(method: Method, tasks: Sequence[Task]) -> list[Stretch]:
+    """What a run goes through. Exemplars that are merged with new images are left out."""
+    found = []
+    before = 0
+    for task in tasks:
+        images = len(task.train)
+        if method.keeps == "everything":
+            images += before
+        elif method.streams == "split" and task.number:
+            images *= 2  # a batch of exemplars for each batch of new images
+        before += len(task.train)
+        for phase in method.increment if task.number else method.base:
+            found.append(Stretch(task.number, phase.name, phase.schedule.epochs * images))
+    return found
+
+
+class Left(NamedTuple):
+    """Seconds until the end."""
+
+    phase: float
+    run: float
+
+
+class Estimate:
+    """Predicts the time that is left from the speed since the phase's first report.
+
+    Args:
+        plan: the stretches of the run.
+        clock: the time in seconds.
+    """
+
+    def __init__(
+        self, plan: Sequence[Stretch], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.plan = plan
+        self.clock = clock
+        self._phase: tuple[int, str] | None = None
+        self._since = (0.0, 0.0)
+
+    def left(self, report: Report) -> Left | None:
+        """What is left, or None if that can't be told yet."""
+        now = self.clock()
+        done = (report.epoch + report.batch / report.batches) / report.epochs
+        if self._phase != (report.task, report.phase):
+            self._phase, self._since = (report.task, report.phase), (now, done)
+        began, done_then = self._since
+        if done <= done_then or now <= began:
+            return None
+        seconds = (now - began) / (done - done_then)  # of the whole phase
+        place = [stretch[:2] for stretch in self.plan].index((report.task, report.phase))
+        after = sum(stretch.images for stretch in self.plan[place + 1 :])
+        phase = (1 - done) * seconds
+        return Left(phase, phase + after * seconds / self.plan[place].images)

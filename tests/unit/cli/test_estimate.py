@@ -1,0 +1,48 @@
+import pytest
+
+from densekd.cli.estimate import Estimate, Left, stretches
+from densekd.data.scenario import Scenario
+from densekd.learn.watch import Report
+from densekd.methods.catalog import make_method
+from densekd.methods.dense import Course, DenseOptions
+from densekd.methods.method import Schedule
+
+import made
+
+COURSE = Course(Schedule(epochs=10), Schedule(epochs=4))
+TASKS = Scenario.of(made.dataset(classes=10, per_class=6), base=6, increment=2, order="natural")
+
+
+def images(name: str, options: DenseOptions | None = None) -> list[int]:
+    method = make_method(name, options or DenseOptions(), COURSE)
+    return [stretch.images for stretch in stretches(method, TASKS)]
+
+
+def test_what_a_run_goes_through() -> None:
+    assert images("rdkd") == [10 * 36, 4 * 2 * 12, 4 * 2 * 12]
+    assert images("rdkd", DenseOptions(streams="merged")) == [10 * 36, 4 * 12, 4 * 12]
+    assert images("joint") == [10 * 36, 10 * 48, 10 * 60]
+
+
+def test_the_time_left_follows_from_the_speed_since_the_first_report() -> None:
+    now = 0.0
+    method = make_method("rdkd", DenseOptions(), COURSE)
+    estimate = Estimate(stretches(method, TASKS), clock=lambda: now)
+
+    def left(task: int, epoch: int, batch: int) -> Left | None:
+        epochs = 4 if task else 10
+        return estimate.left(Report(task, "train", epoch, epochs, batch, 2, 0.1, 1.0, {}))
+
+    now = 100.0  # resumed in the middle: what was done before took no time of this process
+    assert left(0, 5, 0) is None
+    now = 103.0
+    assert left(0, 5, 2) == pytest.approx((4 * 3.0, 4 * 3.0 + (96 + 96) / 36 * 3.0))
+    now = 200.0
+    assert left(1, 0, 1) is None
+    now = 201.0
+    assert left(1, 0, 2) == pytest.approx((3 * 2.0, 3 * 2.0 + 8.0))
+    now = 207.0
+    assert left(1, 3, 2) == pytest.approx((0.0, 8.0))
+    left(2, 0, 0)
+    now = 208.0
+    assert left(2, 2, 0) == pytest.approx((1.0, 1.0))
