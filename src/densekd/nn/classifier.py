@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
+from densekd.precision import working_dtype
+
 
 class Classifier(nn.Module):
     """What the classifiers share: a block of weights ``[classes, D]`` for each task.
@@ -36,10 +38,57 @@ class Classifier(nn.Module):
         return sum(self.sizes)
 
     def grow(self, classes: int) -> None:
-        """Add a block of ``classes`` classes, drawn from U(-1/sqrt(D), 1/sqrt(D))."""
+        """Add a block of ``classes`` classes, which most draw from U(-1/sqrt(D), 1/sqrt(D))."""
         if classes < 1:
             raise ValueError(f"Can't grow by {classes} classes.")
-        self.blocks.append(self._drawn(classes, self.width))
+        self.blocks.append(self._block(classes))
+
+    @torch.no_grad()
+    def imprint(self, features: Tensor, labels: Tensor, seed: int) -> None:
+        """Set the newest block by features of its classes instead of by chance.
+
+        The weights point where the L2-normalised features of a class are, and are scaled by the
+        mean length of all older weights.
+
+        Args:
+            features: ``[n, D]`` of images of the new classes, by the network before it learns them.
+            labels: ``[n]``, each image's class within the newest block, from 0.
+            seed: of what is drawn, if the kind of classifier draws.
+        """
+        if len(self.blocks) < 2:
+            raise ValueError(
+                "Imprinted weights get the length of older ones: grow by a first task before."
+            )
+        *old, new = self.blocks
+        centres = [self._centres(units, seed) for units in self._units(features, labels)]
+        length = torch.cat(old).to(centres[0]).norm(dim=1).mean()
+        new.copy_(length * torch.cat(centres))
+
+    def _units(self, features: Tensor, labels: Tensor) -> list[Tensor]:
+        """The L2-normalised features of each class of the newest block."""
+        if labels.ndim != 1 or features.shape != (len(labels), self.width):
+            raise ValueError(
+                f"Imprinting needs features [n, {self.width}] and labels [n], not "
+                f"{list(features.shape)} and {list(labels.shape)}."
+            )
+        units = normalize(features.detach().to(working_dtype(features.device)), dim=1)
+        found = [units[(labels == label).to(units.device)] for label in range(self.sizes[-1])]
+        if sum(map(len, found)) != len(labels) or not all(map(len, found)):
+            raise ValueError(
+                f"Each of the {len(found)} new classes needs an image, and no other label may "
+                f"occur; they have {', '.join(str(len(x)) for x in found)} of {len(labels)}."
+            )
+        return found
+
+    def _centres(self, units: Tensor, seed: int) -> Tensor:
+        """One class's rows of an imprinted block, before they are scaled."""
+        raise ValueError(
+            f"A {type(self).__name__} can't be imprinted: "
+            "take one that compares directions, such as a CosineClassifier."
+        )
+
+    def _block(self, classes: int) -> nn.Parameter:
+        return self._drawn(classes, self.width)
 
     def _drawn(self, *shape: int) -> nn.Parameter:
         bound = 1 / math.sqrt(self.width)
@@ -63,6 +112,10 @@ class CosineClassifier(Classifier):
         unit = normalize(features, dim=1)
         return torch.cat([linear(unit, normalize(block, dim=1)) for block in self.blocks], dim=1)
 
+    def _centres(self, units: Tensor, seed: int) -> Tensor:
+        """The normalised mean (UCIR)."""
+        return normalize(units.mean(0, keepdim=True), dim=1)
+
 
 class LinearClassifier(Classifier):
     """An ordinary linear layer: ``z_c = <f, w_c> + b_c``."""
@@ -80,3 +133,29 @@ class LinearClassifier(Classifier):
         """``[B, D]`` to logits ``[B, classes]``."""
         pairs = zip(self.blocks, self.biases, strict=True)
         return torch.cat([linear(features, weight, bias) for weight, bias in pairs], dim=1)
+
+
+class BiasClassifier(LinearClassifier):
+    """A linear layer whose newest classes are corrected: ``z_c = beta (<f, w_c> + b_c) + gamma``.
+
+    BiC learns the two numbers after the rest. They belong to the newest block alone: growing
+    drops the correction of the block that was newest, so here, unlike in the other classifiers,
+    its logits change. A teacher is a copy from before, which keeps its correction.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.beta = nn.Parameter(torch.ones(()))
+        self.gamma = nn.Parameter(torch.zeros(()))
+
+    def grow(self, classes: int) -> None:
+        """Add a block as a linear layer does, with no correction (1 and 0) to begin with."""
+        super().grow(classes)
+        nn.init.ones_(self.beta)
+        nn.init.zeros_(self.gamma)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[B, D]`` to logits ``[B, classes]``."""
+        logits = super().forward(features)
+        new = self.sizes[-1]
+        return torch.cat([logits[:, :-new], logits[:, -new:] * self.beta + self.gamma], dim=1)

@@ -57,5 +57,8 @@ class Network(nn.Module):
         return Outputs(self.classifier(features.pooled), features.pooled, features.maps)
 
     def grow(self, classes: int) -> None:
-        """Add ``classes`` new classes; the logits of the others stay what they are, to the bit."""
+        """Add ``classes`` new classes; the logits of the others stay what they are, to the bit.
+
+        The exception is a `BiasClassifier`, which corrects the newest classes only.
+        """
         self.classifier.grow(classes)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier
 from densekd.nn.network import Features, Network
+from densekd.nn.proxies import ProxyClassifier
 from densekd.nn.resnet import Block, cifar_resnet, resnet18
 from densekd.nn.wideresnet import WideResNet
 
@@ -51,7 +52,7 @@ def test_only_the_last_relu_is_missing_from_the_cifar_networks() -> None:
     assert (resnet18(last_relu=False)(torch.randn(2, 3, 64, 64)).maps[-1] < 0).any()
 
 
-@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier])
+@pytest.mark.parametrize("kind", [CosineClassifier, LinearClassifier, ProxyClassifier])
 @pytest.mark.parametrize("sizes", [[50, 10, 10], [3, 1, 1, 1], [50] + [1] * 20])
 def test_growing_keeps_the_old_logits_to_the_bit(kind: type[Classifier], sizes: list[int]) -> None:
     torch.manual_seed(0)
