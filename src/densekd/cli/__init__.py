@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from densekd.cli import compare, data, run
+from densekd.cli import compare, data, methods, run
 
 
 class _Sentences(TyperGroup):
@@ -29,5 +29,6 @@ app = typer.Typer(
 )
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=compare.EXAMPLES)(compare.compare)
+app.command(epilog=methods.EXAMPLES)(methods.methods)
 app.add_typer(run.config, name="config")
 app.add_typer(data.app, name="data")

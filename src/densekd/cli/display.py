@@ -17,7 +17,6 @@ from densekd.experiment.config import Config
 from densekd.experiment.record import StepRecord
 from densekd.experiment.run import Observer
 from densekd.learn.watch import Report
-from densekd.methods.catalog import make_method
 
 
 @contextmanager
@@ -70,7 +69,7 @@ class Lines(Quiet):
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
         """Say what will run, and what is left of it."""
         config, self.tasks = self.config, tasks
-        method = make_method(config.method.name, config.method.options, config.course())
+        method = config.method.make(config.course())
         self.estimate = Estimate(stretches(method, tasks))
         self.say(
             f"{method.name} on {show.safe(config.data.source)} with {config.network}, "

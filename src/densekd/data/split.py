@@ -6,7 +6,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from densekd.data.dataset import Split
 from densekd.seeds import Seeds
+
+
+def apart(split: Split, fraction: float, seed: int, most: int | None = None) -> tuple[Split, Split]:
+    """Divide images class by class: what is left, and what was held out; see `held_out`.
+
+    Args:
+        split: images and labels.
+        fraction: of each class, what is held out.
+        seed: draws it.
+        most: how many images of a class are held out at the most.
+    """
+    chosen = held_out(split.labels.tolist(), fraction, seed)
+    if most is not None:
+        for label in split.labels.unique().tolist():
+            extra = torch.nonzero(chosen & (split.labels == label)).flatten()[most:]
+            chosen[extra] = False
+    return split.take(torch.nonzero(~chosen).flatten()), split.take(torch.nonzero(chosen).flatten())
 
 
 def held_out(classes: Sequence[str | int], fraction: float, seed: int) -> Tensor:

@@ -12,13 +12,16 @@ from densekd.data.sources import SourceOptions, load
 from densekd.experiment.config import Config
 from densekd.learn.engine import Engine
 from densekd.learn.learner import Learner, Settings
-from densekd.methods.catalog import make_method
 from densekd.nn.network import Backbone
+from densekd.nn.podnet import podnet_resnet, podnet_resnet18
 from densekd.nn.resnet import cifar_resnet, resnet18
 from densekd.nn.wideresnet import WideResNet
 from densekd.seeds import Seeds
 
-NETWORKS = "resnet20, resnet32, resnet56, ... for small images, resnet18 for large, wrn-40-4, ..."
+NETWORKS = (
+    "resnet20, resnet32, ... and wrn-40-4, ... for small images, resnet18 for large, and PODNet's "
+    "own, podnet32 and podnet18"
+)
 
 
 def make_scenario(config: Config, on_progress: Progress | None = None) -> Scenario:
@@ -75,7 +78,7 @@ def make_learner(config: Config, dataset: Dataset, engine: Engine) -> Learner:
         flip=config.augment.flip,
         brightness=config.augment.brightness,
     )
-    method = make_method(config.method.name, config.method.options, config.course())
+    method = config.method.make(config.course())
     quota = Quota(config.memory.per_class, config.memory.total)
     memory = ExemplarMemory(quota, config.memory.selection)
     settings = Settings(augment, config.seed, engine, config.engine.workers)
@@ -86,6 +89,10 @@ def make_backbone(name: str) -> Backbone:
     """The network of that name, such as ``resnet32``, ``resnet18`` or ``wrn-40-4``."""
     if name == "resnet18":
         return resnet18()
+    if name == "podnet18":
+        return podnet_resnet18()
+    if found := re.fullmatch(r"podnet(\d+)", name):
+        return podnet_resnet(int(found[1]))
     if found := re.fullmatch(r"resnet(\d+)", name):
         return cifar_resnet(int(found[1]))
     if found := re.fullmatch(r"wrn-(\d+)-(\d+)", name):

@@ -15,9 +15,15 @@ from densekd.data import sources
 from densekd.data.memory import Quota, Selection
 from densekd.experiment.tree import as_text, given, merge, over, plain, toml_lines
 from densekd.experiment.usual import usual
-from densekd.methods.catalog import make_method
+from densekd.methods.afc import AfcOptions
+from densekd.methods.bic import BicOptions
+from densekd.methods.catalog import HOSTS, make_method
+from densekd.methods.ccil import CcilOptions
 from densekd.methods.dense import Course, DenseOptions
-from densekd.methods.method import Schedule
+from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions
+from densekd.methods.method import Method, Schedule
+from densekd.methods.podnet import PodnetOptions
+from densekd.methods.ucir import UcirOptions
 
 # The descriptions are what a user reads after "must be".
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
@@ -98,15 +104,48 @@ class MemoryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
-    """How it is learned: one of `densekd.methods.catalog.METHODS`, and what it leaves open."""
+    """How it is learned.
+
+    Args:
+        name: one of `densekd.methods.catalog.METHODS`, or a baseline with a distillation, such as
+            ``icarl+rdkd``.
+        options: of the dense distillation.
+        icarl: of iCaRL; these and the following are there for that method alone.
+        icarl_softmax: of iCaRL with softmax.
+        bic: of BiC.
+        ucir: of UCIR.
+        podnet: of PODNet.
+        ccil: of CCIL.
+        afc: of AFC.
+    """
 
     name: str = "rdkd"
     options: DenseOptions
+    icarl: IcarlOptions | None = None
+    icarl_softmax: IcarlSoftmaxOptions | None = None
+    bic: BicOptions | None = None
+    ucir: UcirOptions | None = None
+    podnet: PodnetOptions | None = None
+    ccil: CcilOptions | None = None
+    afc: AfcOptions | None = None
 
     def __post_init__(self) -> None:
         if self.options.lambda_base < 0:
             raise ValueError(f"lambda_base must be at least 0, not {self.options.lambda_base}.")
-        make_method(self.name, self.options, Course())
+        for host in HOSTS:
+            if host != self.host and getattr(self, _key(host)) is not None:
+                raise ValueError(f"{_key(host)} has no meaning for {self.name}; leave it out.")
+        self.make(Course(finish=Schedule()))  # which raises if these don't go together
+
+    @property
+    def host(self) -> str:
+        """The method without the distillation that was put into it."""
+        return self.name.partition("+")[0]
+
+    def make(self, course: Course) -> Method:
+        """The method itself."""
+        own = getattr(self, _key(self.host)) if self.host in HOSTS else None
+        return make_method(self.name, self.options, course, own)
 
 
 @dataclass(frozen=True)
@@ -116,12 +155,14 @@ class TrainingConfig:
     Args:
         base: the schedule of the base task.
         increment: the schedule of each later task.
+        finish: the schedule of what a method adds to it: balanced fine-tuning, a bias stage.
         preset: where the schedules come from, where they aren't given: the ``paper``, or
             ``ccil``'s released code, which trains CIFAR longer.
     """
 
     base: Schedule
     increment: Schedule
+    finish: Schedule | None = None
     preset: Preset = "paper"
 
 
@@ -177,7 +218,9 @@ class Config:
         share = 1.0 if self.epochs is None else self.epochs
         if isinstance(self.epochs, int):
             share = self.epochs / self.training.base.epochs
-        return Course(self.training.base.scaled(share), self.training.increment.scaled(share))
+        training = self.training
+        finish = None if training.finish is None else training.finish.scaled(share)
+        return Course(training.base.scaled(share), training.increment.scaled(share), finish)
 
 
 _ADAPTER = TypeAdapter(Config)
@@ -226,14 +269,17 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         base_classes: the number of classes of the base task.
     """
     tree = influential(config)
-    method = config.method
+    method = config.method.make(config.course())
+    own = config.method.host if config.method.host in HOSTS else None
     return {
         **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
         "order": tree["scenario"]["order"],
         "classes": base_classes,
-        "head": method.options.head,
+        "head": method.head,
         # Batches of the two kinds are drawn from streams of different names.
-        "streams": "merged" if method.name == "joint" else method.options.streams,
+        "streams": method.streams,
+        # Finetuning and the paper's methods learn the base alike, baselines each in their own way.
+        "method": own and {own: tree["method"][_key(own)]},
         "schedule": plain(dataclasses.asdict(config.course().base)),
     }
 
@@ -285,13 +331,18 @@ def _choices(kind: Any) -> list[str]:
     return [_WORDS[kind]]
 
 
+def _key(host: str) -> str:
+    return host.replace("-", "_")
+
+
 def _settings(section: type, prefix: str = "") -> dict[str, Any]:
     """The types of all settings and sections, by dotted key."""
     settings: dict[str, Any] = {}
     for name, kind in get_type_hints(section, include_extras=True).items():
         settings[prefix + name] = kind
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            settings |= _settings(kind, f"{prefix}{name}.")
+        for member in get_args(kind) or (kind,):  # a section, or one that may be missing
+            if isinstance(member, type) and dataclasses.is_dataclass(member):
+                settings |= _settings(member, f"{prefix}{name}.")
     return settings
 
 

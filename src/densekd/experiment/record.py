@@ -12,7 +12,7 @@ import numpy as np
 import densekd
 from densekd.data.scenario import Task
 from densekd.learn.evaluate import Evaluation
-from densekd.learn.learner import Learned
+from densekd.learn.learner import Learned, Learner
 from densekd.metrics import (
     Matrix,
     StepMetrics,
@@ -29,9 +29,10 @@ _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 class StepRecord:
     """What is known after a task was learned and tested.
 
-    Accuracies are shares from 0 to 1 of test images, with the argmax over all classes seen; see
-    `densekd.metrics.StepMetrics`. ``nme_accuracy`` is over the same images by the nearest mean of
-    exemplars, ``notes`` are what the method's terms recorded.
+    Accuracies are shares from 0 to 1 of test images, with the best of all classes seen by the
+    method's own predictor; see `densekd.metrics.StepMetrics`. ``head_accuracy`` and
+    ``nme_accuracy`` are those of all seen classes by the classifier and by the nearest mean of
+    exemplars; ``notes`` are what the method's terms recorded.
     """
 
     number: int
@@ -42,6 +43,7 @@ class StepRecord:
     old_accuracy: float
     new_accuracy: float
     task_accuracies: tuple[float, ...]
+    head_accuracy: float
     nme_accuracy: float | None
     seconds: float
     images_per_second: float
@@ -49,14 +51,15 @@ class StepRecord:
 
     @classmethod
     def of(
-        cls, task: Task, evaluation: Evaluation, sizes: Sequence[int], learned: Learned
+        cls, task: Task, evaluation: Evaluation, learner: Learner, learned: Learned
     ) -> "StepRecord":
-        """The record of a task, after which the tasks learned have ``sizes`` classes."""
+        """The record of a task that ``learner`` has just learned."""
         nearest = evaluation.nearest_mean
         return cls(
             task.number,
             task.classes,
-            **asdict(step_metrics(evaluation.head, sizes)),
+            **asdict(step_metrics(evaluation.by(learner.method.predicts), learner.sizes)),
+            head_accuracy=_accuracy(evaluation.head),
             nme_accuracy=None if nearest is None else _accuracy(nearest),
             seconds=learned.seconds,
             images_per_second=learned.images / max(learned.seconds, 1e-9),

@@ -143,7 +143,7 @@ class _Run:
         """Test the learner, and save it with all that is known."""
         seen = join_splits([each.test for each in self.scenario[: task.number + 1]])
         evaluation = evaluate(self.learner, seen)
-        self.records.append(StepRecord.of(task, evaluation, self.learner.sizes, learned))
+        self.records.append(StepRecord.of(task, evaluation, self.learner, learned))
         self.matrices.append(evaluation)
         if not self.engine.first:
             return
@@ -164,7 +164,7 @@ class _Run:
 
     def _result(self) -> dict[str, Any]:
         result = {
-            **result_of(self.records, self.matrices[-1].head),
+            **result_of(self.records, self.matrices[-1].by(self.learner.method.predicts)),
             "config": as_tree(self.config),
             "precision": self.engine.precision,
             "engine": self.engine.describe(),

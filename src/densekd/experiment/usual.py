@@ -4,9 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from densekd.experiment.tree import given
+from densekd.experiment.tree import given, over
+from densekd.methods.catalog import HOSTS
 from densekd.methods.dense import Course
 from densekd.methods.method import Schedule
+from densekd.methods.released import released
 
 
 def _stepped(
@@ -56,12 +58,28 @@ def usual(tree: Mapping[str, Any]) -> dict[str, Any]:
     source = given(tree, "data", "source") or "digits"
     kind = str(source).partition(":")[0]
     digits = kind == "digits"
-    return {
+    defaults: dict[str, Any] = {
         "network": _NETWORKS.get(kind, "resnet32"),
         # A mirrored digit is no digit.
         "augment": {"padding": 1 if digits else 4, "flip": not digits},
         "method": {"options": {"lambda_base": _lambda_base(kind, tree)}},
         "training": _usual_training(kind, tree),
+    }
+    return over(defaults, _usual_for(str(given(tree, "method", "name")).partition("+")[0], kind))
+
+
+def _usual_for(host: str, kind: str) -> dict[str, Any]:
+    """What a baseline was released with."""
+    if host not in HOSTS:
+        return {}
+    known = released(host, kind)
+    network = {} if known.network is None else {"network": known.network}
+    return {
+        **network,
+        "augment": {"brightness": known.brightness},
+        "memory": {"selection": known.selection},
+        "method": {host.replace("-", "_"): dataclasses.asdict(known.options)},
+        "training": dataclasses.asdict(known.course),
     }
 
 

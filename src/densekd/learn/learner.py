@@ -8,27 +8,26 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from densekd.data.augment import Augment
-from densekd.data.batches import Batches, in_order, pairs
+from densekd.data.batches import Batch, Batches, Share, in_order
 from densekd.data.dataset import Images, Split, join_splits
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.learn.checkpoint import Checkpoints, State, load_state, save_state
 from densekd.learn.engine import Engine
-from densekd.learn.loop import Feed, Job, Loop, Position, position_of
+from densekd.learn.loop import Job, Loop, Position, frozen, position_of
+from densekd.learn.material import Feed, Material, feed_of, gather
 from densekd.learn.watch import Watch
-from densekd.methods.method import Method, Phase
+from densekd.methods.method import Method, Phase, Schedule
 from densekd.methods.terms import Occasion, Stream, Term
-from densekd.nn.classifier import CosineClassifier, LinearClassifier
+from densekd.nn.heads import HEADS
 from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
 
 # Images in a batch where nothing is learned, which needs less memory than training.
 _READ_AT_ONCE = 256
-
-# New images, and what is rehearsed with them.
-Sources = tuple[Split, Split | None]
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class Learner:
         if method.keeps == "everything":
             self.memory = ExemplarMemory(EVERYTHING)
         self.terms = copy.deepcopy(dict(method.terms))
-        head = CosineClassifier if method.head == "cosine" else LinearClassifier
-        self.network = Network(backbone, head(backbone.width))
+        self.network = Network(backbone, HEADS[method.head](backbone.width))
         settings.engine.placed(self.network)
         settings.augment.to(settings.engine.device)
 
@@ -120,21 +118,22 @@ class Learner:
                 f"but {len(self.classes)} classes were learned."
             )
         old, seeds = self.sizes, Seeds(self.settings.seed).at("task", task.number)
-        student = self._grown(len(task.classes), seeds)
-        before = self._occasion(task, old, self.network)
-        rehearsed = self._rehearsed(task, seeds) if old else None
-        terms = self._active(old, rehearsed)
+        material = gather(task, self.method, self.memory, seeds)
+        student = self._grown(task, seeds)
+        before = self._occasion(task, material, self.network, seeds)
+        terms = self._active(material)
         notes = {
             f"{slot}.{name}": value
             for slot, term in terms.items()
             for name, value in term.begin(before).items()
         }
-        teacher = self._teacher() if any(t.needs_teacher for t in terms.values()) else None
+        taught = bool(old) and any(term.needs_teacher for term in terms.values())
+        teacher = frozen(self.network) if taught else None
         save = self._saver(checkpoints)
         job = Job(task.number, student, teacher, terms, old, len(task.classes), seeds, save)
         saved = None if checkpoints is None else checkpoints.newest()
-        position = self._train(job, (task.train, rehearsed), watch or Watch(), saved)
-        self._keep(task, student, seeds, self._occasion(task, old, student))
+        position = self._train(job, material, watch or Watch(), saved)
+        self._keep(student, seeds, self._occasion(task, material, student, seeds))
         return Learned(position.seconds, position.images, notes)
 
     def logits(self, images: Images) -> Tensor:
@@ -142,8 +141,28 @@ class Learner:
         return self.see(images).logits
 
     def predict(self, images: Images) -> list[str]:
-        """The names of the classes that the network finds most likely."""
-        return [self.classes[rank] for rank in self.logits(images).argmax(1).tolist()]
+        """The names of the classes that the method finds most likely."""
+        seen = self.see(images)
+        means = self.class_means() if self.method.predicts == "nearest-mean" else None
+        ranks = seen.logits.argmax(1) if means is None else nearest_mean(seen.features, means)
+        return [self.classes[rank] for rank in ranks.tolist()]
+
+    def class_means(self) -> Tensor | None:
+        """ICaRL's class means, unit vectors ``[classes, D]``, by the network as it is.
+
+        The mean of the L2-normalised features of a class's exemplars and their mirror images,
+        normalised again. None if some class has no exemplar.
+        """
+        if len(self.memory) == 0:
+            return None
+        exemplars = self.memory.exemplars()
+        if len(exemplars.labels.unique()) < len(self.classes):
+            return None
+        both = [self.see(exemplars.images, flipped=flipped).features for flipped in (False, True)]
+        unit = normalize(both[0], dim=1) + normalize(both[1], dim=1)
+        sums = unit.new_zeros(len(self.classes), unit.shape[1])
+        sums.index_add_(0, exemplars.labels.to(unit.device), unit)
+        return normalize(sums, dim=1)  # the length of a mean doesn't matter, so neither do counts
 
     def see(self, images: Images, *, flipped: bool = False) -> Seen:
         """Logits and pooled features of images, or of their mirror images."""
@@ -203,85 +222,92 @@ class Learner:
             term.load_state_dict(_part(state.tensors, f"term.{slot}."))
         self.classes = tuple(state.facts["classes"])
 
-    def _grown(self, classes: int, seeds: Seeds) -> Network:
+    def _grown(self, task: Task, seeds: Seeds) -> Network:
         """A copy of the network with room for new classes, which is what will be trained."""
         student = copy.deepcopy(self.network)
         # The layers that torch draws itself take no generator.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.number("init"))
-            student.grow(classes)
+            student.grow(len(task.classes))
         self.settings.engine.placed(student)
+        if self.method.imprints and self.sizes:
+            features = self._features(self.network, task.train)
+            labels = task.train.labels.to(features.device) - task.first
+            student.classifier.imprint(features, labels, seeds.number("init"))
         return student
 
-    def _teacher(self) -> Network:
-        teacher = copy.deepcopy(self.network).eval()
-        return teacher.requires_grad_(False)
+    def _occasion(self, task: Task, material: Material, network: Network, seeds: Seeds) -> Occasion:
+        schedule = self._phases()[0].schedule
+        kept = [] if material.exemplars is None else [material.exemplars]
 
-    def _occasion(self, task: Task, old: tuple[int, ...], network: Network) -> Occasion:
-        exemplars = self.memory.exemplars() if len(self.memory) else None
-        return Occasion(task, old, exemplars, lambda x: self._features(network, x))
+        def batches() -> Iterator[Batch]:
+            images = join_splits([task.train, *kept])
+            # Every rank sees all of it, since what terms keep has to be the same on all.
+            return self._batches(images, schedule, seeds.at("after"), Share()).epoch(0)
 
-    def _rehearsed(self, task: Task, seeds: Seeds) -> Split | None:
-        """What is seen of the old classes; in a stream of its own the new ones are there too."""
-        if len(self.memory) == 0:
-            return None
-        if self.method.streams == "merged":
-            return self.memory.exemplars()
-        drawn = self.memory.rehearsed(task.train, len(task.classes), seeds.generator("memory"))
-        return drawn if len(drawn) else None
+        return Occasion(
+            task,
+            self.sizes,
+            material.exemplars,
+            lambda x: self._features(network, x),
+            network,
+            batches,
+        )
 
-    def _active(self, old: tuple[int, ...], rehearsed: Split | None) -> dict[str, Term]:
+    def _active(self, material: Material) -> dict[str, Term]:
         """The terms that have a part in this task: those with a batch, and a teacher if need be."""
         streams = {"merged"} if self.method.streams == "merged" else {"new"}
-        if rehearsed is not None and self.method.streams == "split":
+        if material.rehearsed is not None and self.method.streams == "split":
             streams.add("exemplars")
+        teaching = {
+            slot
+            for phase in self._phases()
+            if phase.teacher == "self"
+            for slot in phase.slots or ()
+        }
         return {
             slot: term
             for slot, term in self.terms.items()
-            if streams & set(term.streams) and (old or not term.needs_teacher)
+            if streams & set(term.streams)
+            and (self.sizes or not term.needs_teacher or slot in teaching)
         }
 
-    def _train(self, job: Job, images: Sources, watch: Watch, saved: State | None) -> Position:
+    def _phases(self) -> tuple[Phase, ...]:
+        """The phases of the next task."""
+        return self.method.increment if self.sizes else self.method.base
+
+    def _train(self, job: Job, material: Material, watch: Watch, saved: State | None) -> Position:
         """Go through all phases, or through those that ``saved`` leaves to be done."""
         position = Position() if saved is None else position_of(saved)
-        phases = self.method.increment if job.old else self.method.base
-        for phase in phases[position.phase :]:
-            feed = self._feed(images, phase, job.seeds.at(phase.name))
+        for phase in self._phases()[position.phase :]:
+            feed = self._feed(material, phase, job.seeds.at(phase.name))
+            if feed is None:
+                position.phase += 1
+                continue
             loop = Loop(self.settings.engine, job, phase, feed)
             if saved is not None:
                 loop.load(saved)
                 saved = None
             loop.run(position, watch)
+        job.network.requires_grad_(True)
         return position
 
-    def _feed(self, images: Sources, phase: Phase, seeds: Seeds) -> Feed:
-        """The batches of a phase, by the method's streams."""
-        new, rehearsed = images
-        if self.method.streams == "merged" or rehearsed is None:
-            stream: Stream = "merged" if self.method.streams == "merged" else "new"
-            together = new if rehearsed is None else join_splits([new, rehearsed])
-            batches = self._batches(together, phase, seeds.at(stream))
-            return Feed(
-                len(batches),
-                lambda epoch, skip: ({stream: b} for b in batches.epoch(epoch, skip=skip)),
-            )
-        fresh = self._batches(new, phase, seeds.at("new"))
-        exemplars = self._batches(rehearsed, phase, seeds.at("exemplars"))
-        return Feed(
-            len(fresh),
-            lambda epoch, skip: (
-                {"new": n, "exemplars": e} for n, e in pairs(fresh, exemplars, epoch, skip=skip)
-            ),
+    def _feed(self, material: Material, phase: Phase, seeds: Seeds) -> Feed | None:
+        def batches(images: Split, stream: Stream) -> Batches:
+            share = self.settings.engine.share
+            return self._batches(images, phase.schedule, seeds.at(stream), share)
+
+        return feed_of(material, phase, self.method.streams, batches)
+
+    def _batches(self, images: Split, schedule: Schedule, seeds: Seeds, share: Share) -> Batches:
+        settings = self.settings
+        return Batches(
+            images, schedule.batch_size, settings.augment, seeds, share, workers=settings.workers
         )
 
-    def _batches(self, images: Split, phase: Phase, seeds: Seeds) -> Batches:
-        settings = self.settings
-        size, share = phase.schedule.batch_size, settings.engine.share
-        return Batches(images, size, settings.augment, seeds, share, workers=settings.workers)
-
-    def _keep(self, task: Task, student: Network, seeds: Seeds, after: Occasion) -> None:
+    def _keep(self, student: Network, seeds: Seeds, after: Occasion) -> None:
         """Take over what was trained, with exemplars and what terms keep of the task."""
-        herded = None
+        task, herded = after.task, None
         if self.memory.selection != "random":
             herded = after.features(task.train).cpu()
         self.memory.learn(task.train, len(task.classes), seeds.generator("memory"), herded)
@@ -315,6 +341,14 @@ class Learner:
                 checkpoints.save(position.done, state)
 
         return save
+
+
+def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
+    """The nearest mean of each normalised feature: ``[n, D]`` and ``[classes, D]`` to ``[n]``.
+
+    Between unit vectors the smallest distance is the largest product.
+    """
+    return (normalize(features, dim=1) @ means.T).argmax(1)
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

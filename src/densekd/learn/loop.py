@@ -1,8 +1,9 @@
 """The training loop, the only one."""
 
+import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,16 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from densekd.data.batches import Batch
 from densekd.learn.checkpoint import State
 from densekd.learn.engine import Engine, finite
+from densekd.learn.material import Feed, Views
 from densekd.learn.watch import Report, Stopped, Watch
-from densekd.methods.method import Phase
+from densekd.methods.method import Phase, Trains
 from densekd.methods.terms import Step, Stream, Term, View
+from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.seeds import Seeds
 
-Views = Mapping[Stream, Batch]
 # A watch is told this often, which is also when losses are read back from the device.
 _SECONDS_PER_REPORT = 1.0
 # Training is saved after each epoch, and within one that takes longer than this.
@@ -28,19 +29,6 @@ _SECONDS_PER_SAVE = 600.0
 
 class Diverged(ValueError):
     """The loss or the weights stopped being finite."""
-
-
-@dataclass(frozen=True)
-class Feed:
-    """The batches of a phase.
-
-    Args:
-        batches: how many an epoch has.
-        epoch: epoch and how many batches to skip, to the batches of each stream.
-    """
-
-    batches: int
-    epoch: Callable[[int, int], Iterator[Views]]
 
 
 @dataclass
@@ -94,16 +82,27 @@ class Loop:
     def __init__(self, engine: Engine, job: Job, phase: Phase, feed: Feed) -> None:
         self.engine, self.job, self.phase, self.feed = engine, job, phase, feed
         schedule = phase.schedule
+        chosen = trained(job.network, phase.trains)
+        for parameter in job.network.parameters():
+            parameter.requires_grad_(_among(parameter, chosen))
         self.optimiser = SGD(
-            [p for p in job.network.parameters() if p.requires_grad],
+            chosen,
             lr=schedule.lr,
             momentum=schedule.momentum,
             weight_decay=schedule.weight_decay,
         )
         # Fabric's wrapper of the optimiser would only stand in the way of its state.
         self.student = engine.fabric.setup_module(_Streams(job.network), move_to_device=False)
-        streams = {s for term in job.terms.values() if term.needs_teacher for s in term.streams}
-        self.taught: set[Stream] = streams if job.teacher is not None else set()
+        self.teacher = frozen(job.network) if phase.teacher == "self" else job.teacher
+        self.terms = {
+            slot: term
+            for slot, term in job.terms.items()
+            if (phase.slots is None or slot in phase.slots)
+            and (self.teacher is not None or not term.needs_teacher)
+        }
+        self.taught: set[Stream] = {
+            s for term in self.terms.values() if term.needs_teacher for s in term.streams
+        }
         self.groups = torch.Generator()
 
     def run(self, position: Position, watch: Watch) -> None:
@@ -114,7 +113,7 @@ class Loop:
             Diverged: when something is not finite; what was saved before stays.
         """
         schedule = self.phase.schedule
-        self.job.network.train()
+        self.job.network.train(not self.phase.fixed_statistics)
         while position.epoch < schedule.epochs:
             self._epoch(position, watch)
             self.engine.average_buffers(self.job.network)
@@ -128,12 +127,10 @@ class Loop:
     def load(self, state: State) -> None:
         """Go on from what was saved."""
         names = {name: p for name, p in self.job.network.named_parameters() if p.requires_grad}
-        network = {
-            name.removeprefix("network."): tensor
-            for name, tensor in state.tensors.items()
-            if name.startswith("network.")
-        }
-        self.job.network.load_state_dict(network)
+        self.job.network.load_state_dict(_part(state.tensors, "network."))
+        if self.phase.teacher == "self":
+            assert self.teacher is not None
+            self.teacher.load_state_dict(_part(state.tensors, "teacher."))
         for name, parameter in names.items():
             if (saved := state.tensors.get(f"momentum.{name}")) is not None:
                 # Laid out as before, since another layout may round otherwise.
@@ -173,19 +170,21 @@ class Loop:
         job = self.job
         images = {stream: self.engine.laid_out(batch.images) for stream, batch in views.items()}
         teachers: dict[Stream, Outputs] = {}
-        if job.teacher is not None:
+        if self.teacher is not None:
             with torch.no_grad(), self.engine.autocast():
-                teachers = {s: job.teacher(x) for s, x in images.items() if s in self.taught}
+                teachers = {s: self.teacher(x) for s, x in images.items() if s in self.taught}
         with self.engine.autocast():
             students = self.student(images)
             seen = {
                 stream: View(batch.labels, students[stream], teachers.get(stream))
                 for stream, batch in views.items()
             }
-            step = Step(seen, job.old, job.added, self.groups)
-            parts = {slot: term(step) for slot, term in job.terms.items()}
+            step = Step(seen, job.old, job.added, self.groups, job.network)
+            parts = {slot: term(step) for slot, term in self.terms.items()}
         self.optimiser.zero_grad(set_to_none=True)
         self.engine.fabric.backward(torch.stack(list(parts.values())).sum())
+        if self.phase.schedule.clamp is not None:
+            nn.utils.clip_grad_value_(job.network.parameters(), self.phase.schedule.clamp)
         self.optimiser.step()
         return {slot: part.detach() for slot, part in parts.items()}
 
@@ -218,6 +217,10 @@ class Loop:
         # A gradient that was not finite has left a weight that isn't.
         self._check(finite(list(self.job.network.parameters())), position)
         tensors = {f"network.{name}": x for name, x in self.job.network.state_dict().items()}
+        if self.phase.teacher == "self":
+            assert self.teacher is not None
+            # Another teacher is the network before the task, which a resume has.
+            tensors |= {f"teacher.{name}": x for name, x in self.teacher.state_dict().items()}
         for name, parameter in self.job.network.named_parameters():
             if buffer := _momentum(self.optimiser, parameter):
                 tensors[f"momentum.{name}"] = buffer[0]
@@ -236,14 +239,36 @@ class Loop:
             )
 
 
+def frozen(network: Network) -> Network:
+    """A copy that learns no more, to teach."""
+    return copy.deepcopy(network).eval().requires_grad_(False)
+
+
+def trained(network: Network, what: Trains) -> list[nn.Parameter]:
+    """The parameters that a phase trains."""
+    classifier = network.classifier
+    weights = [*classifier.blocks, *getattr(classifier, "biases", [])]
+    bias = [classifier.beta, classifier.gamma] if isinstance(classifier, BiasClassifier) else []
+    if what == "bias":
+        return bias
+    if what == "weights":
+        return weights
+    newest = [*classifier.blocks[-1:], *getattr(classifier, "biases", [])[-1:]]
+    fixed = bias + ([w for w in weights if not _among(w, newest)] if what == "new" else [])
+    return [p for p in network.parameters() if not _among(p, fixed)]
+
+
+def _among(parameter: nn.Parameter, others: list[nn.Parameter]) -> bool:
+    return any(parameter is other for other in others)
+
+
 def position_of(state: State) -> Position:
     """The position that was saved."""
-    sums = {
-        name.removeprefix("sums."): tensor
-        for name, tensor in state.tensors.items()
-        if name.startswith("sums.")
-    }
-    return Position(**state.facts, sums=sums)
+    return Position(**state.facts, sums=_part(state.tensors, "sums."))
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
 
 
 def _momentum(optimiser: SGD, parameter: nn.Parameter) -> list[Tensor]:

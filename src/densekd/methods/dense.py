@@ -5,14 +5,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from densekd.losses.distill import DenseDistillation, Direction, Groups, Reduction, Single
-from densekd.methods.method import Head, Method, Phase, Schedule, Streams
+from densekd.methods.method import Method, Phase, Schedule, Streams
 from densekd.methods.terms import CrossEntropy, Distil, Ratio, Stream, Term, Vectors
 from densekd.methods.weights import AdaptiveWeights, Similarity
 from densekd.methods.weights import Ratio as SizeRatio
+from densekd.nn.heads import Head
 
 DistilOn = Literal["both", "new"]
 
 GROUPS: dict[str, Groups] = {"gkd": "whole", "tkd": "each", "fdkd": "every", "rdkd": "random"}
+
+
+def dense_names() -> list[str]:
+    """The names of all distillations, with and without the adaptive weight."""
+    return [*GROUPS, *(f"{name}-adaptive" for name in GROUPS)]
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,18 @@ _INCREMENT = Schedule(epochs=40, lr=0.01)
 
 @dataclass(frozen=True)
 class Course:
-    """How long and how fast the base task and each later task are trained."""
+    """How long and how fast it is trained.
+
+    Args:
+        base: the base task.
+        increment: each later task.
+        finish: what some methods add: a balanced fine-tuning or a bias stage to a later task,
+            generations of self-distillation to the base task.
+    """
 
     base: Schedule = _BASE
     increment: Schedule = _INCREMENT
+    finish: Schedule | None = None
 
 
 def dense(name: str, options: DenseOptions, course: Course) -> Method:
@@ -80,7 +94,7 @@ def dense(name: str, options: DenseOptions, course: Course) -> Method:
     with a batch of new images :math:`x_n` and one of exemplars :math:`x_e`.
     """
     kind, _, adaptive = name.partition("-")
-    if kind not in GROUPS or adaptive not in ("", "adaptive"):
+    if name not in dense_names():
         raise ValueError(f"There is no distillation {name!r}; there are {', '.join(GROUPS)}.")
     method = dataclasses.replace(finetune(options, course), name=name)
     return method.with_term("kd", distillation(kind, bool(adaptive), options))

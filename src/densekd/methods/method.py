@@ -9,11 +9,15 @@ from typing import Literal, get_args
 
 from densekd.checks import check_choice
 from densekd.methods.terms import Term
+from densekd.nn.heads import Head
 
 Decay = Literal["cosine", "milestones", "constant"]
-Head = Literal["cosine", "linear"]
+PhaseData = Literal["streams", "balanced", "held-out"]
+Trains = Literal["all", "new", "weights", "bias"]
+Predictor = Literal["head", "nearest-mean"]
 Streams = Literal["split", "merged"]
 Keeps = Literal["exemplars", "everything"]
+Teacher = Literal["before", "self"]
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,12 @@ class Schedule:
         lr: the learning rate of the first epoch.
         decay: ``cosine`` from ``lr`` to ``lr_end``, ``milestones``, or ``constant``.
         lr_end: where the cosine ends.
-        milestones: the epochs from which the rate is a tenth of what it was.
+        milestones: the epochs from which the rate is ``factor`` times what it was.
         batch_size: of each stream, over all ranks.
         momentum: of SGD.
         weight_decay: on all parameters.
+        clamp: each number of a gradient is kept between plus and minus this.
+        factor: what the rate is multiplied by at each milestone.
     """
 
     epochs: int = 70
@@ -39,6 +45,8 @@ class Schedule:
     batch_size: int = 128
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    clamp: float | None = None
+    factor: float = 0.1
 
     def __post_init__(self) -> None:
         check_choice("decay", self.decay, get_args(Decay))
@@ -57,7 +65,7 @@ class Schedule:
         if self.decay == "cosine":
             share = (1 + math.cos(math.pi * epoch / self.epochs)) / 2
             return self.lr_end + (self.lr - self.lr_end) * share
-        return self.lr * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
+        return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
 
     def scaled(self, share: float) -> "Schedule":
         """The same course in ``share`` of the epochs, at least one."""
@@ -69,10 +77,38 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with one schedule."""
+    """A stretch of training with one schedule.
+
+    Args:
+        name: what it is called; no two phases of a task have the same.
+        schedule: for how long and how fast.
+        data: the method's ``streams``; or, as the stream ``merged``, exemplars of all classes in
+            equal numbers (``balanced``), or what was ``held-out`` from both.
+        trains: ``all`` parameters but a bias correction, the same without the weights of old
+            classes (``new``), only the classes' ``weights``, or only the ``bias`` correction.
+        slots: the terms that count; all unless given.
+        fixed_statistics: batch norm uses its running statistics, and leaves them as they are.
+        teacher: the network ``before`` the task; or, also in the base task, what is trained
+            it``self``, as it was when the phase began. Then the slots have to be given.
+    """
 
     name: str
     schedule: Schedule
+    data: PhaseData = "streams"
+    trains: Trains = "all"
+    slots: tuple[str, ...] | None = None
+    fixed_statistics: bool = False
+    teacher: Teacher = "before"
+
+    def __post_init__(self) -> None:
+        check_choice("data", self.data, get_args(PhaseData))
+        check_choice("trains", self.trains, get_args(Trains))
+        check_choice("teacher", self.teacher, get_args(Teacher))
+        if self.teacher == "self" and self.slots is None:
+            raise ValueError(
+                f"The phase {self.name!r} has itself for a teacher: give the slots that learn "
+                "from it, since others learn from the network before the task."
+            )
 
 
 @dataclass(frozen=True)
@@ -90,6 +126,10 @@ class Method:
         streams: ``split`` draws batches ``new`` and ``exemplars`` (old and new classes') side by
             side; ``merged`` draws one batch from new images and old exemplars, called ``merged``.
         keeps: ``everything`` replaces the exemplars by all images, for an upper bound.
+        predicts: by the classifier (``head``), or by the nearest mean of exemplars.
+        imprints: new weights start from the old network's features of the new images.
+        held_out: the share of exemplars, and as many new images of each class, that are kept
+            from the streams for a phase on ``held-out`` data.
     """
 
     name: str
@@ -99,11 +139,15 @@ class Method:
     increment: tuple[Phase, ...]
     streams: Streams = "split"
     keeps: Keeps = field(default="exemplars", kw_only=True)
+    predicts: Predictor = field(default="head", kw_only=True)
+    imprints: bool = field(default=False, kw_only=True)
+    held_out: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         check_choice("head", self.head, get_args(Head))
         check_choice("streams", self.streams, get_args(Streams))
         check_choice("keeps", self.keeps, get_args(Keeps))
+        check_choice("predicts", self.predicts, get_args(Predictor))
         object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
 
     def with_term(self, slot: str, term: Term) -> "Method":

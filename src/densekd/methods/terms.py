@@ -1,6 +1,6 @@
 """Terms: a loss, the batches it is taken on, and its weight."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.checks import check_choice
+from densekd.data.batches import Batch
 from densekd.data.dataset import Split
 from densekd.data.scenario import Task
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.weights import AdaptiveWeights
-from densekd.nn.network import Outputs
+from densekd.nn.network import Network, Outputs
 
 Stream = Literal["new", "exemplars", "merged"]
 Over = Literal["new", "all"]
@@ -37,12 +38,14 @@ class Step:
         old: the sizes of the tasks learned before, in order.
         added: the number of new classes.
         generator: draws groups; the same on all ranks.
+        network: what is trained, for terms that look at its parameters.
     """
 
     views: Mapping[Stream, View]
     old: tuple[int, ...]
     added: int
     generator: torch.Generator
+    network: Network
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,17 @@ class Occasion:
         exemplars: of the old classes; None if there are none.
         features: images to pooled features ``[n, D]``, by the network before the task or, when
             it was trained, after it.
+        network: the network before the task, or after it.
+        batches: one epoch of new images and exemplars in one shuffle, augmented; the same on
+            all ranks.
     """
 
     task: Task
     old: tuple[int, ...]
     exemplars: Split | None
     features: Callable[[Split], Tensor]
+    network: Network
+    batches: Callable[[], Iterator[Batch]]
 
 
 class Term:
@@ -76,6 +84,11 @@ class Term:
         self.streams = tuple(streams)
         for stream in self.streams:
             check_choice("stream", stream, get_args(Stream))
+
+    @property
+    def formula(self) -> str:
+        """The term as people read it: x are images of a stream, z logits, f features."""
+        return type(self).__name__
 
     def begin(self, occasion: Occasion) -> dict[str, float]:
         """Look at a task before it is trained; returns numbers worth recording, by name."""
@@ -107,18 +120,30 @@ class CrossEntropy(Term):
         streams: the batches it is taken on.
         over: the softmax is over the logits of the ``new`` classes or of ``all`` seen so far.
             In the base task they are the same.
+        base_smoothing: in the base task, the share of a label that goes to all classes alike.
     """
 
-    def __init__(self, streams: Iterable[Stream], over: Over) -> None:
+    def __init__(self, streams: Iterable[Stream], over: Over, base_smoothing: float = 0.0) -> None:
         super().__init__(streams)
         check_choice("over", over, get_args(Over))
+        if not 0 <= base_smoothing <= 1:
+            raise ValueError(f"base_smoothing must be a share from 0 to 1, not {base_smoothing}.")
         self.over: Over = over
+        self.base_smoothing = base_smoothing
+
+    @property
+    def formula(self) -> str:
+        """The cross-entropies, one for each stream."""
+        return " + ".join(f"CE(z_{self.over}(x_{stream}), y)" for stream in self.streams)
 
     def __call__(self, step: Step) -> Tensor:
         """``-log softmax(z)_y``, the mean over images."""
         first = sum(step.old) if self.over == "new" else 0
+        smoothing = 0.0 if step.old else self.base_smoothing
         losses = [
-            cross_entropy(view.student.logits[:, first:], view.labels - first)
+            cross_entropy(
+                view.student.logits[:, first:], view.labels - first, label_smoothing=smoothing
+            )
             for view in self.views(step)
         ]
         return torch.stack(losses).sum()
@@ -166,6 +191,25 @@ class Distil(Term):
         self.loss = loss
         self.weight = weight
         self.vectors: Vectors = vectors
+
+    @property
+    def formula(self) -> str:
+        """The divergences with their weight, and which groups they are taken on."""
+        groups = {
+            "whole": "p all old classes",
+            "each": "p each old task, summed",
+            "random": "p a random group of old tasks",
+            "every": "p every group of old tasks, averaged",
+        }[self.loss.groups]
+        if isinstance(self.weight, Ratio):
+            ratio = f" (seen/new)^{self.weight.exponent:g}" if self.weight.exponent else ""
+            weight = f"lambda = {self.weight.base:g}{ratio}"
+        else:
+            size = "|p|" if self.weight.ratio == "group" else "old"
+            weight = f"lambda = {self.weight.lambda_base:g} sqrt({size}/new) s(p, new)"
+        streams = " + ".join(f"KL_p(x_{stream})" for stream in self.streams)
+        scale = f"tau = {self.loss.temperature:g}, divided by {self.loss.reduction}"
+        return f"lambda [{streams}], {groups}, {weight}, {scale}"
 
     def begin(self, occasion: Occasion) -> dict[str, float]:
         """Compare the new classes with the old; records lambda, or s of all old classes."""

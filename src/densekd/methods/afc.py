@@ -1,0 +1,95 @@
+"""AFC: maps stay near the old ones, most where a change would have cost the old network most."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from densekd.data.batches import Batch
+from densekd.losses.classify import NcaMode
+from densekd.losses.feature import channel_distance, channel_importance, normalised
+from densekd.methods.dense import Course
+from densekd.methods.feature_terms import FeatureTerm, Weight
+from densekd.methods.method import Method
+from densekd.methods.podnet import Nca, with_proxies
+from densekd.methods.terms import Occasion, Ratio, Stream
+from densekd.nn.network import Network, Outputs
+
+
+@dataclass(frozen=True)
+class AfcOptions:
+    """What AFC's option files set, with the values of AFC_cnn_cifar100.yaml.
+
+    Args:
+        lambda_base: the weight of the distance is ``lambda_base sqrt(seen / new)``.
+        nca: the classification loss as ``released``, or as in PODNet's ``paper``.
+        margin: of the NCA loss, on scores before they are scaled; only ``paper`` has one.
+        clamp: of gradients, in schedules that have none of their own.
+    """
+
+    lambda_base: float = 4.0  # feature_distil.scheduled_factor; 10 for ImageNet
+    nca: NcaMode = "released"
+    margin: float = 0.6  # nca.margin
+    clamp: float = 5.0  # AFC._train_task
+
+
+class ChannelDistance(FeatureTerm):
+    """AFC's distance between maps, each channel weighed by its importance to the teacher.
+
+    The importance of a channel is how strongly the classification loss depends on it after a
+    task: the square of its gradient, over one epoch of that task's images. It is found anew after
+    each task, and what was found before is forgotten.
+
+    Args:
+        streams: the batches it is taken on.
+        weight: lambda.
+        nca: the classification loss.
+    """
+
+    def __init__(self, streams: Iterable[Stream], weight: Weight, nca: Nca) -> None:
+        super().__init__(streams, weight)
+        self.nca = nca
+        self.importance: tuple[Tensor, ...] = ()
+
+    def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        """See `densekd.losses.feature.channel_distance`."""
+        return channel_distance(student.maps, teacher.maps, self.importance)
+
+    def end(self, occasion: Occasion) -> None:
+        """Find what is important to the network that was trained."""
+        # It sees batches as in training, but the statistics that move are those of a copy.
+        network = copy.deepcopy(occasion.network).train()
+        sums: tuple[Tensor, ...] | None = None
+        for batch in occasion.batches():
+            found = self._importance(network, batch)
+            sums = found if sums is None else tuple(map(torch.add, sums, found))
+        assert sums is not None
+        self.importance = normalised(sums)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The importance of each map's channels."""
+        return {f"importance.{number}": layer for number, layer in enumerate(self.importance)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replace the importance by that which `state_dict` gave."""
+        self.importance = tuple(state[f"importance.{number}"] for number in range(len(state)))
+
+    def _importance(self, network: Network, batch: Batch) -> tuple[Tensor, ...]:
+        """What one batch adds: ``[C]`` for each map."""
+        seen = network(batch.images)
+        loss = self.nca.loss(seen.logits, batch.labels, network.classifier)
+        return channel_importance(torch.autograd.grad(loss, seen.maps))
+
+
+def afc(options: AfcOptions, course: Course) -> Method:
+    r"""AFC, on one batch x of new images and old exemplars.
+
+    .. math:: L = NCA(x) + \lambda \sqrt{seen / new} \, L_{disc}(x)
+
+    Classifier and phases are PODNet's, see `densekd.methods.podnet.with_proxies`.
+    """
+    nca = Nca(["merged"], options.nca, options.margin)
+    distance = ChannelDistance(["merged"], Ratio(options.lambda_base, 0.5), nca)
+    return with_proxies("afc", {"nca": nca, "channels": distance}, course, options.clamp)

@@ -1,0 +1,99 @@
+"""CCIL: GKD by two streams, and what its authors add to the base task."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from densekd.losses.distill import DenseDistillation
+from densekd.methods.dense import Course, DenseOptions, dense
+from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.terms import CrossEntropy, Step, Term
+
+
+@dataclass(frozen=True)
+class CcilOptions:
+    """CCIL's constants for CIFAR; what is for the base task only is off, as in its scripts.
+
+    Args:
+        lambda_base: lambda is ``lambda_base (seen / new)^lambda_exponent``.
+        lambda_exponent: 0 for a constant.
+        temperature: tau, of both distillations.
+        base_smoothing: label smoothing of the base task; 0.1 where CCIL has it.
+        generations: how often the base task is trained once more with its own result for a
+            teacher; 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet where CCIL has it.
+        self_weight: the weight of that teacher.
+    """
+
+    lambda_base: float = 5.0  # essentials_for_CIL, main_cifar.py, --lamda; 100, 600 on ImageNet
+    lambda_exponent: float = 0.66  # the same, --pow
+    temperature: float = 2.0  # the same, --T and --T-sd
+    base_smoothing: float = 0.0  # the same, --label-smoothing and --smoothing-alpha
+    generations: int = 0  # the same, --num-sd
+    self_weight: float = 10.0  # the same, --lamda-sd
+
+    def __post_init__(self) -> None:
+        if self.generations < 0:
+            raise ValueError(f"generations must be 0 or more, not {self.generations}.")
+
+
+# main_cifar.py: --epochs-sd, --lr-sd, and the end of its cosine.
+GENERATION = Schedule(70, 0.1, "cosine", lr_end=1e-3, batch_size=100, weight_decay=5e-4)
+
+
+class SelfDistil(Term):
+    """A network's distillation from its own past, over all of its classes.
+
+    Args:
+        weight: the factor.
+        temperature: tau.
+    """
+
+    needs_teacher = True
+
+    def __init__(self, weight: float, temperature: float) -> None:
+        super().__init__(["new"])
+        self.weight = weight
+        self.loss = DenseDistillation("whole", temperature)
+
+    def __call__(self, step: Step) -> Tensor:
+        """``weight tau^2 KL``, the mean over images and classes."""
+        view = step.views["new"]
+        assert view.teacher is not None
+        teacher = view.teacher.logits
+        loss: Tensor = self.loss(view.student.logits, teacher, teacher.shape[1:])
+        return self.weight * loss
+
+
+def ccil(options: CcilOptions, course: Course) -> Method:
+    r"""CCIL: `dense`'s ``gkd`` with CCIL's constants.
+
+    .. math:: L = CE(z_{new}(x_n)) + CE(z_{all}(x_e)) + \lambda (KL(x_n) + KL(x_e)), \quad
+        \lambda = \lambda_{base} (seen / new)^{0.66}
+
+    With ``generations``, the base task goes on as often, by ``course.finish`` or as released, with
+    a copy of what it has learned for a teacher:
+    :math:`L = CE(z(x_n)) + w \, KL(x_n)`.
+    """
+    of_gkd = DenseOptions(
+        lambda_base=options.lambda_base,
+        lambda_exponent=options.lambda_exponent,
+        temperature=options.temperature,
+    )
+    new = CrossEntropy(["new"], "new", options.base_smoothing)
+    plain = dataclasses.replace(dense("gkd", of_gkd, course), name="ccil").with_term("new", new)
+    if options.generations == 0:
+        return plain
+    again = [
+        Phase(
+            f"generation {number}",
+            course.finish or GENERATION,
+            slots=("new", "self"),
+            teacher="self",
+        )
+        for number in range(1, options.generations + 1)
+    ]
+    later = [dataclasses.replace(p, slots=tuple(plain.terms)) for p in plain.increment]
+    own = SelfDistil(options.self_weight, options.temperature)
+    with_self = plain.with_term("self", own)
+    return dataclasses.replace(with_self, base=(*plain.base, *again), increment=tuple(later))

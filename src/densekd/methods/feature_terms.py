@@ -1,0 +1,78 @@
+"""Terms that keep a network's features near those of the network before the task."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from densekd.losses.feature import less_forget, pod_spatial
+from densekd.methods.terms import Occasion, Step, Stream, Term
+from densekd.nn.network import Outputs
+
+
+class Weight(Protocol):
+    """A weight that follows from the numbers of classes; `densekd.methods.terms.Ratio` is one."""
+
+    def of(self, old: int, new: int) -> float:
+        """The weight with so many old and new classes."""
+
+
+@dataclass(frozen=True)
+class OldRatio:
+    """UCIR's weight: ``lambda = base sqrt(old / new)``, where others have seen / new."""
+
+    base: float
+
+    def of(self, old: int, new: int) -> float:
+        """The weight with so many old and new classes."""
+        return self.base * math.sqrt(old / new)
+
+
+class FeatureTerm(Term):
+    """``lambda`` times a distance between student and teacher, summed over streams.
+
+    Args:
+        streams: the batches it is taken on.
+        weight: lambda.
+    """
+
+    needs_teacher = True
+
+    def __init__(self, streams: Iterable[Stream], weight: Weight) -> None:
+        super().__init__(streams)
+        self.weight = weight
+
+    def begin(self, occasion: Occasion) -> dict[str, float]:
+        """Records lambda."""
+        return {"lambda": self.weight.of(sum(occasion.old), len(occasion.task.classes))}
+
+    def __call__(self, step: Step) -> Tensor:
+        """``sum over streams of lambda distance``, a scalar."""
+        distances = []
+        for view in self.views(step):
+            assert view.teacher is not None
+            distances.append(self.distance(view.student, view.teacher))
+        return self.weight.of(sum(step.old), step.added) * torch.stack(distances).sum()
+
+    def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        """How far apart they are on one batch, a scalar."""
+        raise NotImplementedError
+
+
+class LessForget(FeatureTerm):
+    """UCIR's less-forget constraint and PODNet's POD-flat: ``1 - cos`` of pooled features."""
+
+    def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        """See `densekd.losses.feature.less_forget`."""
+        return less_forget(student.features, teacher.features)
+
+
+class PodSpatial(FeatureTerm):
+    """PODNet's POD-spatial, on the last map of each stage."""
+
+    def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        """See `densekd.losses.feature.pod_spatial`."""
+        return pod_spatial(student.maps, teacher.maps)

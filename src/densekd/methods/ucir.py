@@ -1,0 +1,101 @@
+"""UCIR: a cosine classifier whose features stay near the old ones, and whose classes stay apart."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from densekd.losses.margin import margin_ranking
+from densekd.methods.dense import Course
+from densekd.methods.feature_terms import LessForget, OldRatio
+from densekd.methods.method import Method, Phase
+from densekd.methods.terms import CrossEntropy, Step, Stream, Term
+from densekd.nn.classifier import CosineClassifier
+
+
+@dataclass(frozen=True)
+class UcirOptions:
+    """What UCIR's scripts set, by their defaults for CIFAR-100.
+
+    Args:
+        lambda_base: the weight of less-forget is ``lambda_base sqrt(old / new)``.
+        margin: how far an image's own old class has to be ahead of new ones, in cosines.
+        k: with how many new classes, the nearest, it is compared.
+        ranking_weight: the weight of the margin ranking.
+    """
+
+    lambda_base: float = 5.0  # --lamda of class_incremental_cosine_cifar100.py; ImageNet: 10
+    margin: float = 0.5  # --dist
+    k: int = 2  # --K
+    ranking_weight: float = 1.0  # --lw_mr
+
+
+class MarginRanking(Term):
+    """UCIR's margin ranking: keeps exemplars of old classes away from new classes.
+
+    It compares cosines, which it gets from the logits by taking off the classifier's scale, so
+    that the scale gets no gradient of it. In the base task no class is old, and it is 0.
+
+    Args:
+        streams: the batches it is taken on.
+        margin: how far ahead.
+        k: how many new classes to compare with; with fewer new classes, all of them.
+        weight: what it is multiplied by.
+    """
+
+    def __init__(
+        self, streams: Iterable[Stream], margin: float = 0.5, k: int = 2, weight: float = 1.0
+    ) -> None:
+        super().__init__(streams)
+        self.margin = margin
+        self.k = k
+        self.weight = weight
+
+    def __call__(self, step: Step) -> Tensor:
+        """See `densekd.losses.margin.margin_ranking`; summed over streams."""
+        classifier = step.network.classifier
+        if not isinstance(classifier, CosineClassifier):
+            raise ValueError(
+                "The margin ranking compares cosines, which a "
+                f"{type(classifier).__name__} doesn't have: take head='cosine'."
+            )
+        losses = [
+            margin_ranking(
+                view.student.logits / classifier.scale,
+                view.labels,
+                sum(step.old),
+                self.margin,
+                self.k,
+            )
+            for view in self.views(step)
+        ]
+        return self.weight * torch.stack(losses).sum()
+
+
+def ucir(options: UcirOptions, course: Course) -> Method:
+    r"""UCIR, on one batch x of new images and old exemplars.
+
+    .. math:: L = CE(z_{all}(x)) + \lambda (1 - \cos(f(x), f_{old}(x))) + L_{mr}(x)
+
+    New weights are imprinted; those of old classes don't change. If the course has a ``finish``,
+    the weights of all classes, and nothing else, are then trained on as many images of each class.
+    """
+    terms: dict[str, Term] = {
+        "ce": CrossEntropy(["merged"], "all"),
+        "less_forget": LessForget(["merged"], OldRatio(options.lambda_base)),
+        "ranking": MarginRanking(["merged"], options.margin, options.k, options.ranking_weight),
+    }
+    increment = [Phase("train", course.increment, trains="new")]
+    if course.finish is not None:
+        finish = Phase("finetune", course.finish, "balanced", "weights", tuple(terms), True)
+        increment.append(finish)
+    return Method(
+        "ucir",
+        "cosine",
+        terms,
+        base=(Phase("train", course.base),),
+        increment=tuple(increment),
+        streams="merged",
+        imprints=True,
+    )
