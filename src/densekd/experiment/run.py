@@ -29,6 +29,7 @@ from densekd.learn.engine import Engine
 from densekd.learn.evaluate import Evaluation, evaluate
 from densekd.learn.learner import Learned, Learner
 from densekd.learn.watch import Report, Stopped, Watch
+from densekd.methods.catalog import what_kd_does
 
 
 class Observer(Watch):
@@ -165,6 +166,7 @@ class _Run:
     def _result(self) -> dict[str, Any]:
         result = {
             **result_of(self.records, self.matrices[-1].by(self.learner.method.predicts)),
+            "combination": what_kd_does(self.config.method.name),
             "config": as_tree(self.config),
             "precision": self.engine.precision,
             "engine": self.engine.describe(),

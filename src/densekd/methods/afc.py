@@ -48,6 +48,8 @@ class ChannelDistance(FeatureTerm):
         nca: the classification loss.
     """
 
+    reads = "importance |channel - teacher's channel|"
+
     def __init__(self, streams: Iterable[Stream], weight: Weight, nca: Nca) -> None:
         super().__init__(streams, weight)
         self.nca = nca

@@ -40,6 +40,11 @@ class NewShare(CrossEntropy):
     def __init__(self) -> None:
         super().__init__(["merged"], "all")
 
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return "(1 - old/seen) CE(z_all(x_merged), y)"
+
     def __call__(self, step: Step) -> Tensor:
         """``(1 - lambda) CE``; in the base task plain CE."""
         return (1 - old_share(step)) * super().__call__(step)
@@ -61,6 +66,11 @@ class OldShare(Term):
         super().__init__(["merged"])
         self.temperature = temperature
 
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return f"(old/seen) CE(softmax(t_old/{self.temperature:g}), softmax(z_old/{self.temperature:g}))"
+
     def __call__(self, step: Step) -> Tensor:
         """``lambda softCE``, not multiplied by tau^2."""
         view = step.views["merged"]
@@ -80,6 +90,11 @@ class Unbiased(Term):
     def __init__(self, gamma_decay: float) -> None:
         super().__init__(["merged"])
         self.gamma_decay = gamma_decay
+
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return f"CE(corrected z_all(x_held-out), y) + {self.gamma_decay:g} gamma^2 / 2"
 
     def __call__(self, step: Step) -> Tensor:
         """``CE + gamma_decay gamma^2 / 2``."""

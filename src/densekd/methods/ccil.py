@@ -56,6 +56,11 @@ class SelfDistil(Term):
         self.weight = weight
         self.loss = DenseDistillation("whole", temperature)
 
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return f"{self.weight:g} KL(z(x_new)), the teacher being the network before the phase"
+
     def __call__(self, step: Step) -> Tensor:
         """``weight tau^2 KL``, the mean over images and classes."""
         view = step.views["new"]

@@ -16,6 +16,10 @@ from densekd.nn.network import Outputs
 class Weight(Protocol):
     """A weight that follows from the numbers of classes; `densekd.methods.terms.Ratio` is one."""
 
+    @property
+    def formula(self) -> str:
+        """The weight in plain text."""
+
     def of(self, old: int, new: int) -> float:
         """The weight with so many old and new classes."""
 
@@ -25,6 +29,11 @@ class OldRatio:
     """UCIR's weight: ``lambda = base sqrt(old / new)``, where others have seen / new."""
 
     base: float
+
+    @property
+    def formula(self) -> str:
+        """The weight in plain text."""
+        return f"{self.base:g} sqrt(old/new)"
 
     def of(self, old: int, new: int) -> float:
         """The weight with so many old and new classes."""
@@ -40,10 +49,16 @@ class FeatureTerm(Term):
     """
 
     needs_teacher = True
+    reads = "distance"  # what the distance is, in a formula
 
     def __init__(self, streams: Iterable[Stream], weight: Weight) -> None:
         super().__init__(streams)
         self.weight = weight
+
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return f"lambda [{self.reads}], lambda = {self.weight.formula}"
 
     def begin(self, occasion: Occasion) -> dict[str, float]:
         """Records lambda."""
@@ -65,6 +80,8 @@ class FeatureTerm(Term):
 class LessForget(FeatureTerm):
     """UCIR's less-forget constraint and PODNet's POD-flat: ``1 - cos`` of pooled features."""
 
+    reads = "1 - cos(f(x), teacher's f(x))"
+
     def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
         """See `densekd.losses.feature.less_forget`."""
         return less_forget(student.features, teacher.features)
@@ -72,6 +89,8 @@ class LessForget(FeatureTerm):
 
 class PodSpatial(FeatureTerm):
     """PODNet's POD-spatial, on the last map of each stage."""
+
+    reads = "|pooled maps - teacher's pooled maps|"
 
     def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
         """See `densekd.losses.feature.pod_spatial`."""

@@ -45,6 +45,11 @@ class NewOutputs(Term):
     def __init__(self) -> None:
         super().__init__(["merged"])
 
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return "BCE(sigmoid(z_new), [y = c]) / seen"
+
     def __call__(self, step: Step) -> Tensor:
         """The labels' binary cross-entropy, over the number of all outputs."""
         view = step.views["merged"]
@@ -58,6 +63,11 @@ class OldOutputs(Term):
 
     def __init__(self) -> None:
         super().__init__(["merged"])
+
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return "BCE(sigmoid(z_old), sigmoid(t_old)) / seen, t the teacher's logits"
 
     def __call__(self, step: Step) -> Tensor:
         """The teacher's binary cross-entropy, over the number of all outputs."""

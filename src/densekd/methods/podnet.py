@@ -54,6 +54,11 @@ class Nca(Term):
         self.mode: NcaMode = mode
         self.margin = margin
 
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return f"NCA(z_all(x_merged), y), as {self.mode}"
+
     def __call__(self, step: Step) -> Tensor:
         """See `densekd.losses.classify.nca_loss`."""
         classifier = step.network.classifier

@@ -159,6 +159,12 @@ class Ratio:
     base: float
     exponent: float = 0.66
 
+    @property
+    def formula(self) -> str:
+        """The weight in plain text."""
+        ratio = f" (seen/new)^{self.exponent:g}" if self.exponent else ""
+        return f"{self.base:g}{ratio}"
+
     def of(self, old: int, new: int) -> float:
         """The weight with so many old and new classes."""
         return float(self.base * ((old + new) / new) ** self.exponent)
@@ -202,8 +208,7 @@ class Distil(Term):
             "every": "p every group of old tasks, averaged",
         }[self.loss.groups]
         if isinstance(self.weight, Ratio):
-            ratio = f" (seen/new)^{self.weight.exponent:g}" if self.weight.exponent else ""
-            weight = f"lambda = {self.weight.base:g}{ratio}"
+            weight = f"lambda = {self.weight.formula}"
         else:
             size = "|p|" if self.weight.ratio == "group" else "old"
             weight = f"lambda = {self.weight.lambda_base:g} sqrt({size}/new) s(p, new)"

@@ -52,6 +52,14 @@ class MarginRanking(Term):
         self.k = k
         self.weight = weight
 
+    @property
+    def formula(self) -> str:
+        """The term in plain text."""
+        return (
+            f"{self.weight:g} mean max(0, {self.margin:g} - cos_y + cos_k), "
+            f"k the {self.k} nearest new classes, x exemplars of old classes"
+        )
+
     def __call__(self, step: Step) -> Tensor:
         """See `densekd.losses.margin.margin_ranking`; summed over streams."""
         classifier = step.network.classifier
