@@ -69,7 +69,8 @@ class OldShare(Term):
     @property
     def formula(self) -> str:
         """The term in plain text."""
-        return f"(old/seen) CE(softmax(t_old/{self.temperature:g}), softmax(z_old/{self.temperature:g}))"
+        tau = f"{self.temperature:g}"
+        return f"(old/seen) CE(softmax(t_old/{tau}), softmax(z_old/{tau})), t the teacher's logits"
 
     def __call__(self, step: Step) -> Tensor:
         """``lambda softCE``, not multiplied by tau^2."""
