@@ -271,6 +271,8 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
     tree = influential(config)
     method = config.method.make(config.course())
     own = config.method.host if config.method.host in HOSTS else None
+    # Such as CCIL's generations, which have a schedule of their own.
+    further = {p.name: plain(dataclasses.asdict(p.schedule)) for p in method.base[1:]}
     return {
         **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
         "order": tree["scenario"]["order"],
@@ -279,7 +281,7 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         # Batches of the two kinds are drawn from streams of different names.
         "streams": method.streams,
         # Finetuning and the paper's methods learn the base alike, baselines each in their own way.
-        "method": own and {own: tree["method"][_key(own)]},
+        "method": own and {own: tree["method"][_key(own)], **further},
         "schedule": plain(dataclasses.asdict(config.course().base)),
     }
 
@@ -354,7 +356,10 @@ def _sentence(error: ValidationError, tree: Mapping[str, Any]) -> str:
     path = [str(part) for part in first["loc"]]
     settings = _settings(Config)
     if unknown:
-        return _no_setting(path, settings)
+        host = str(given(tree, "method", "name")).partition("+")[0]
+        others = tuple(f"method.{_key(other)}." for other in HOSTS if other != host)
+        near = {key: kind for key, kind in settings.items() if not key.startswith(others)}
+        return _no_setting(path, near)
     if first["type"] == "json_invalid":
         return "A setting has bytes in it that are no text; rename what it names."
     while ".".join(path) not in settings:

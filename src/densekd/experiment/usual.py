@@ -65,7 +65,12 @@ def usual(tree: Mapping[str, Any]) -> dict[str, Any]:
         "method": {"options": {"lambda_base": _lambda_base(kind, tree)}},
         "training": _usual_training(kind, tree),
     }
-    return over(defaults, _usual_for(str(given(tree, "method", "name")).partition("+")[0], kind))
+    host = str(given(tree, "method", "name")).partition("+")[0]
+    defaults = over(defaults, _usual_for(host, kind))
+    for name, schedule in defaults["training"].items():
+        if schedule and given(tree, "training", name, "decay") not in (None, "milestones"):
+            schedule["milestones"] = ()
+    return defaults
 
 
 def _usual_for(host: str, kind: str) -> dict[str, Any]:
@@ -92,8 +97,4 @@ def _lambda_base(kind: str, tree: Mapping[str, Any]) -> float:
 
 def _usual_training(kind: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     courses = _COURSES.get(str(given(tree, "training", "preset")), _COURSES["paper"])
-    training = dataclasses.asdict(courses.get(kind, courses["small"]))
-    for name, schedule in training.items():
-        if given(tree, "training", name, "decay") not in (None, "milestones"):
-            schedule["milestones"] = ()
-    return training
+    return dataclasses.asdict(courses.get(kind, courses["small"]))

@@ -3,11 +3,11 @@
 ``small`` stands for CIFAR-100 and whatever has small images; those for ``digits`` are ours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from densekd.data.memory import Selection
 from densekd.methods.afc import AfcOptions
-from densekd.methods.bic import BicOptions
+from densekd.methods.bic import BIAS_STAGE, BicOptions
 from densekd.methods.ccil import CcilOptions
 from densekd.methods.dense import Course
 from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions
@@ -97,17 +97,19 @@ _ICARL_SOFTMAX = {
     "imagenet": Released(IcarlSoftmaxOptions(), _alike(_UCIR_LARGE)),
     "digits": Released(IcarlSoftmaxOptions(), _alike(_DIGITS)),
 }
-_BIAS_STAGE = _stepped(200, 0.1, (60, 120, 160, 180), weight_decay=0.0)
 _BIC = {
     "small": Released(
         BicOptions(),
-        _alike(_stepped(250, 0.1, (100, 150, 200), weight_decay=2e-4), _BIAS_STAGE),
+        _alike(
+            _stepped(250, 0.1, (100, 150, 200), weight_decay=2e-4),
+            replace(BIAS_STAGE, batch_size=128),
+        ),
         selection="greedy",
     ),
     "imagenet": Released(
         BicOptions(),
         _alike(
-            _stepped(100, 0.1, (30, 60, 80, 90), weight_decay=1e-4, batch_size=256), _BIAS_STAGE
+            _stepped(100, 0.1, (30, 60, 80, 90), weight_decay=1e-4, batch_size=256), BIAS_STAGE
         ),
         selection="greedy",
     ),

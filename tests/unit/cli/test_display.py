@@ -27,6 +27,7 @@ RECORD = StepRecord(
     old_accuracy=0.701,
     new_accuracy=0.753,
     task_accuracies=(),
+    head_accuracy=0.5,
     nme_accuracy=None,
     seconds=34.2,
     images_per_second=1.0,

@@ -34,6 +34,7 @@ def record(number: int, accuracy: float = 0.75, nme: float | None = None) -> Ste
         old_accuracy=0.25 if number else float("nan"),
         new_accuracy=1.0,
         task_accuracies=(),
+        head_accuracy=0.5,
         nme_accuracy=nme,
         seconds=1.0,
         images_per_second=1.0,
