@@ -89,7 +89,7 @@ class ExemplarMemory:
         # Raises, before anything changes, if these could not be kept together later.
         join_images([*self._kept[:1], train.images.take(torch.arange(0))])
         quota = self.quota.of(self.classes + classes)
-        if quota == 0:
+        if quota == 0 and self.quota.total:
             logger.warning("No class keeps an exemplar: the memory is smaller than the classes.")
         counts = torch.bincount(ranks, minlength=classes)
         few = int((counts < quota).sum())

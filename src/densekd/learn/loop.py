@@ -181,8 +181,13 @@ class Loop:
             }
             step = Step(seen, job.old, job.added, self.groups, job.network)
             parts = {slot: term(step) for slot, term in self.terms.items()}
+        total = torch.stack(list(parts.values())).sum()
+        if self.engine.share.world > 1:
+            # DDP waits for the gradient of every parameter, and not every class has a part in
+            # every loss: without exemplars the old ones have none.
+            total = total + 0.0 * sum(out.logits.sum() for out in students.values())
         self.optimiser.zero_grad(set_to_none=True)
-        self.engine.fabric.backward(torch.stack(list(parts.values())).sum())
+        self.engine.fabric.backward(total)
         if self.phase.schedule.clamp is not None:
             nn.utils.clip_grad_value_(job.network.parameters(), self.phase.schedule.clamp)
         self.optimiser.step()
