@@ -158,3 +158,31 @@ def greedy(features: Array, count: int) -> list[int]:
         means = [rows[[*picked, i]].mean(axis=0) for i in left]
         picked.append(left[int(np.argmin([((mean - m) ** 2).sum() for m in means]))])
     return picked
+
+
+def cross_entropy(logits: Array, labels: Sequence[int]) -> float:
+    """The mean over images of -log softmax(z)_y."""
+    rows = log_softmax(logits)
+    return float(-np.mean([row[label] for row, label in zip(rows, labels, strict=True)]))
+
+
+def class_means(exemplars: Array, mirrored: Array, labels: Sequence[int]) -> Array:
+    """iCaRL's, from the features of exemplars and of their mirror images: unit vectors [C, D]."""
+    means = []
+    for label in range(max(labels) + 1):
+        rows = []
+        for image in np.flatnonzero(np.asarray(labels) == label):
+            for features in (exemplars[image], mirrored[image]):
+                rows.append(features / np.sqrt((features**2).sum()))
+        mean = sum(rows) / len(rows)
+        means.append(mean / np.sqrt((mean**2).sum()))
+    return np.stack(means)
+
+
+def nearest_mean(features: Array, means: Array) -> list[int]:
+    """For each image the class whose mean is nearest to its normalised features."""
+    nearest = []
+    for row in features:
+        unit = row / np.sqrt((row**2).sum())
+        nearest.append(int(np.argmin([np.sqrt(((unit - mean) ** 2).sum()) for mean in means])))
+    return nearest

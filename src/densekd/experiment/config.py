@@ -130,8 +130,6 @@ class MethodConfig:
     afc: AfcOptions | None = None
 
     def __post_init__(self) -> None:
-        if self.options.lambda_base < 0:
-            raise ValueError(f"lambda_base must be at least 0, not {self.options.lambda_base}.")
         for host in HOSTS:
             if host != self.host and getattr(self, _key(host)) is not None:
                 raise ValueError(f"{_key(host)} has no meaning for {self.name}; leave it out.")
@@ -357,8 +355,8 @@ def _sentence(error: ValidationError, tree: Mapping[str, Any]) -> str:
     settings = _settings(Config)
     if unknown:
         host = str(given(tree, "method", "name")).partition("+")[0]
-        others = tuple(f"method.{_key(other)}." for other in HOSTS if other != host)
-        near = {key: kind for key, kind in settings.items() if not key.startswith(others)}
+        foreign = tuple(f"method.{_key(other)}." for other in HOSTS if other != host)
+        near = {key: kind for key, kind in settings.items() if not key.startswith(foreign)}
         return _no_setting(path, near)
     if first["type"] == "json_invalid":
         return "A setting has bytes in it that are no text; rename what it names."

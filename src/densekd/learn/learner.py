@@ -117,11 +117,19 @@ class Learner:
                 f"Task {task.number} begins with class {task.first}, "
                 f"but {len(self.classes)} classes were learned."
             )
+        counts = torch.bincount(task.train.labels - task.first, minlength=len(task.classes))
+        if not counts.all():
+            empty = task.classes[int(counts.argmin())]
+            raise ValueError(
+                f"The class {empty!r} has no image to learn from; add some, or leave it out."
+            )
         old, seeds = self.sizes, Seeds(self.settings.seed).at("task", task.number)
         material = gather(task, self.method, self.memory, seeds)
         student = self._grown(task, seeds)
         before = self._occasion(task, material, self.network, seeds)
-        terms = self._active(material)
+        # Copies, which replace the learner's own when the task is learned.
+        own = copy.deepcopy(self.terms)
+        terms = self._active(own, material)
         notes = {
             f"{slot}.{name}": value
             for slot, term in terms.items()
@@ -133,7 +141,7 @@ class Learner:
         job = Job(task.number, student, teacher, terms, old, len(task.classes), seeds, save)
         saved = None if checkpoints is None else checkpoints.newest()
         position = self._train(job, material, watch or Watch(), saved)
-        self._keep(student, seeds, self._occasion(task, material, student, seeds))
+        self._keep(student, own, seeds, self._occasion(task, material, student, seeds))
         return Learned(position.seconds, position.images, notes)
 
     def logits(self, images: Images) -> Tensor:
@@ -151,13 +159,11 @@ class Learner:
         """ICaRL's class means, unit vectors ``[classes, D]``, by the network as it is.
 
         The mean of the L2-normalised features of a class's exemplars and their mirror images,
-        normalised again. None if some class has no exemplar.
+        normalised again. None without exemplars.
         """
         if len(self.memory) == 0:
             return None
         exemplars = self.memory.exemplars()
-        if len(exemplars.labels.unique()) < len(self.classes):
-            return None
         both = [self.see(exemplars.images, flipped=flipped).features for flipped in (False, True)]
         unit = normalize(both[0], dim=1) + normalize(both[1], dim=1)
         sums = unit.new_zeros(len(self.classes), unit.shape[1])
@@ -254,7 +260,7 @@ class Learner:
             batches,
         )
 
-    def _active(self, material: Material) -> dict[str, Term]:
+    def _active(self, terms: dict[str, Term], material: Material) -> dict[str, Term]:
         """The terms that have a part in this task: those with a batch, and a teacher if need be."""
         streams = {"merged"} if self.method.streams == "merged" else {"new"}
         if material.rehearsed is not None and self.method.streams == "split":
@@ -267,7 +273,7 @@ class Learner:
         }
         return {
             slot: term
-            for slot, term in self.terms.items()
+            for slot, term in terms.items()
             if streams & set(term.streams)
             and (self.sizes or not term.needs_teacher or slot in teaching)
         }
@@ -278,7 +284,12 @@ class Learner:
 
     def _train(self, job: Job, material: Material, watch: Watch, saved: State | None) -> Position:
         """Go through all phases, or through those that ``saved`` leaves to be done."""
-        position = Position() if saved is None else position_of(saved)
+        position = Position(job.task) if saved is None else position_of(saved)
+        if position.task != job.task:
+            raise ValueError(
+                f"These checkpoints are of task {position.task + 1}, not of task {job.task + 1}; "
+                "give each task its own."
+            )
         for phase in self._phases()[position.phase :]:
             feed = self._feed(material, phase, job.seeds.at(phase.name))
             if feed is None:
@@ -305,15 +316,17 @@ class Learner:
             images, schedule.batch_size, settings.augment, seeds, share, workers=settings.workers
         )
 
-    def _keep(self, student: Network, seeds: Seeds, after: Occasion) -> None:
+    def _keep(
+        self, student: Network, terms: dict[str, Term], seeds: Seeds, after: Occasion
+    ) -> None:
         """Take over what was trained, with exemplars and what terms keep of the task."""
         task, herded = after.task, None
         if self.memory.selection != "random":
             herded = after.features(task.train).cpu()
-        self.memory.learn(task.train, len(task.classes), seeds.generator("memory"), herded)
-        for term in self.terms.values():
+        for term in terms.values():
             term.end(after)
-        self.network = student
+        self.memory.learn(task.train, len(task.classes), seeds.generator("memory"), herded)
+        self.network, self.terms = student, terms
         self.classes += task.classes
 
     def _features(self, network: Network, data: Split) -> Tensor:

@@ -35,6 +35,7 @@ class Diverged(ValueError):
 class Position:
     """How far a task is: what a checkpoint says besides weights."""
 
+    task: int
     phase: int = 0
     epoch: int = 0
     batch: int = 0

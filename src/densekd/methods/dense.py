@@ -1,9 +1,11 @@
 """The paper's methods: GKD, TKD, FDKD and RDKD, with or without adaptive weights."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from densekd.checks import check_choice
 from densekd.losses.distill import DenseDistillation, Direction, Groups, Reduction, Single
 from densekd.methods.method import Method, Phase, Schedule, Streams
 from densekd.methods.terms import CrossEntropy, Distil, Ratio, Stream, Term, Vectors
@@ -63,6 +65,13 @@ class DenseOptions:
     size_ratio: SizeRatio = "group"
     vectors: Vectors = "stored"
     head: Head = "cosine"
+
+    def __post_init__(self) -> None:
+        check_choice("distil_on", self.distil_on, get_args(DistilOn))
+        if not 0 <= self.lambda_base < math.inf:
+            raise ValueError(f"lambda_base must be at least 0, not {self.lambda_base}.")
+        if self.distil_on == "new" and self.streams == "merged":
+            raise ValueError("distil_on='new' goes with streams='split', which has such batches.")
 
 
 # The paper's, for CIFAR-100.

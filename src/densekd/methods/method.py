@@ -55,8 +55,8 @@ class Schedule:
                 f"Can't train for {self.epochs} epochs at rate {self.lr} "
                 f"in batches of {self.batch_size}."
             )
-        if self.lr_end < 0 or self.momentum < 0 or self.weight_decay < 0:
-            raise ValueError("lr_end, momentum and weight_decay can't be less than 0.")
+        if not all(0 <= x < math.inf for x in (self.lr_end, self.momentum, self.weight_decay)):
+            raise ValueError("lr_end, momentum and weight_decay must be numbers of at least 0.")
         if self.milestones and self.decay != "milestones":
             raise ValueError(f"milestones go with decay='milestones', not {self.decay!r}.")
 

@@ -108,9 +108,7 @@ _BIC = {
     ),
     "imagenet": Released(
         BicOptions(),
-        _alike(
-            _stepped(100, 0.1, (30, 60, 80, 90), weight_decay=1e-4, batch_size=256), BIAS_STAGE
-        ),
+        _alike(_stepped(100, 0.1, (30, 60, 80, 90), weight_decay=1e-4, batch_size=256), BIAS_STAGE),
         selection="greedy",
     ),
     "digits": Released(

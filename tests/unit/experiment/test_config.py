@@ -303,7 +303,7 @@ def test_a_wrong_value_is_told_what_it_may_be(tree: dict[str, Any], message: str
         ({"method": {"name": "rdk"}}, "method: There is no method 'rdk'; did you mean rdkd?"),
         (
             {"method": {"options": {"lambda_base": -1}}},
-            "method: lambda_base must be at least 0, not -1.0.",
+            "method.options: lambda_base must be at least 0, not -1.0.",
         ),
         (
             {"method": {"options": {"temperature": 0}}},

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import reference_baselines as reference
 from densekd.losses.classify import (
     NcaMode,
     nca_loss,
@@ -15,6 +14,8 @@ from densekd.losses.classify import (
     old_class_bce,
     soft_cross_entropy,
 )
+
+import reference_baselines as reference
 
 OLD, SEEN = 4, 7
 LABELS = [0, 6, 3, 4, 6, 1, 5, 2]  # old and new

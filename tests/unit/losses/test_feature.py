@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import reference_baselines as reference
 from densekd.losses.feature import (
     channel_distance,
     channel_importance,
@@ -13,6 +12,8 @@ from densekd.losses.feature import (
     normalised,
     pod_spatial,
 )
+
+import reference_baselines as reference
 
 SHAPES = [(3, 2, 4, 3), (3, 5, 2, 2), (3, 4, 1, 1)]  # of maps, one of them not square
 PRECISIONS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

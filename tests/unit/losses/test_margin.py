@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import reference_baselines as reference
 from densekd.losses.margin import margin_ranking
+
+import reference_baselines as reference
 
 OLD, SEEN = 4, 7
 LABELS = [0, 6, 3, 4, 6, 1, 5, 2]  # old and new

@@ -1,0 +1,363 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import avg_pool2d
+
+import densekd
+from densekd.data.arrays import load_digits
+from densekd.data.dataset import Dataset, PixelImages
+from densekd.experiment.config import Config, as_toml, as_tree, resolve
+from densekd.experiment.run import Observer, StepRecord, run, run_folder
+from densekd.experiment.tree import merge, read_toml
+from densekd.learn.watch import Report, Stopped
+
+Result = Mapping[str, Any]
+
+SHORT = {
+    "network": "resnet8",
+    "data": {"per_class": 40},
+    "scenario": {"base": 4, "steps": 3},
+    "method": {"name": "gkd"},
+    "training": {
+        "base": {"epochs": 2, "batch_size": 32},
+        "increment": {"epochs": 2, "batch_size": 32},
+    },
+}
+
+
+def short(**changes: Any) -> Config:
+    return resolve(merge(SHORT, changes))
+
+
+class Told(Observer):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.trained: set[int] = set()
+
+    def started(self, folder: Path, tasks: object, done: int) -> None:
+        self.events.append(f"started after {done}")
+
+    def shared_base(self, waiting: bool) -> None:
+        self.events.append("waiting" if waiting else "base taken")
+
+    def evaluated(self, record: StepRecord) -> None:
+        self.events.append(f"evaluated {record.number}")
+
+    def report(self, report: Report) -> None:
+        self.trained.add(report.task)
+
+
+class Brief(Told):
+    """Stops after the first batch."""
+
+    def stop(self) -> bool:
+        return True
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """A result without what depends on the clock and on the place."""
+    passing = ("seconds", "images_per_second")
+    steps = [{k: v for k, v in step.items() if k not in passing} for step in result["steps"]]
+    return {**result, "steps": steps, "folder": None}
+
+
+def images(result: Result) -> list[int]:
+    """How many images each task was trained on, repetitions counted."""
+    return [round(step["seconds"] * step["images_per_second"]) for step in result["steps"]]
+
+
+def changed(folder: Path) -> dict[Path, int]:
+    """When each file was changed."""
+    return {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A folder of runs with one of gkd, and the result that it stored."""
+    out = tmp_path_factory.mktemp("runs")
+    returned = run(short(), out)
+    text = Path(returned["folder"], "result.json").read_text()
+    stored: dict[str, Any] = json.loads(text, parse_constant=no_constant)
+    assert returned == stored
+    return out, stored
+
+
+def test_a_result_says_how_it_came_about(finished: tuple[Path, Result]) -> None:
+    out, result = finished
+    folder = run_folder(short(), out)
+    assert result["folder"] == str(folder)
+    assert result["config"] == as_tree(short())
+    assert resolve(read_toml(folder / "config.toml")) == short()
+    assert result["versions"]["densekd"] == densekd.__version__
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["precision"] == result["engine"]["precision"]
+    assert result["precision"] in ("32", "bf16")
+    assert result["engine"]["devices"] == 1
+
+
+def test_the_accuracies_of_a_result_agree_with_each_other(finished: tuple[Path, Result]) -> None:
+    _, result = finished
+    steps, sizes = result["steps"], (4, 2, 2, 2)
+    assert [len(step["classes"]) for step in steps] == list(sizes)
+    assert [step["classes_seen"] for step in steps] == [4, 6, 8, 10]
+    order = [int(name) for step in steps for name in step["classes"]]
+    counts = load_digits().test.labels.bincount()[order]
+    tasks = np.array([int(part.sum()) for part in counts.split(sizes)])
+    matrix = np.array(result["accuracy_matrix"], dtype=float)
+    for number, step in enumerate(steps):
+        row, images = matrix[number, : number + 1], tasks[: number + 1]
+        assert step["number"] == number
+        assert step["task_accuracies"] == row.tolist()
+        assert step["accuracy"] == pytest.approx(row @ images / images.sum())
+        assert step["base_accuracy"] == row[0]
+        assert step["new_accuracy"] == row[-1]
+        if number:
+            old = row[:-1] @ images[:-1] / images[:-1].sum()
+            assert step["old_accuracy"] == pytest.approx(old)
+    assert steps[0]["old_accuracy"] is None
+    assert np.isnan(matrix[np.triu_indices(4, 1)]).all()
+    confusion = np.array(result["confusion_matrix"])
+    assert confusion.sum(1).tolist() == counts.tolist()
+    assert steps[-1]["accuracy"] == np.trace(confusion) / confusion.sum()
+
+
+def test_the_averages_of_a_result_are_those_of_its_steps(finished: tuple[Path, Result]) -> None:
+    _, result = finished
+    steps, matrix = result["steps"], np.array(result["accuracy_matrix"], dtype=float)
+    mean = np.mean([step["accuracy"] for step in steps])
+    assert result["average_incremental_accuracy"] == pytest.approx(mean)
+    nearest = np.mean([step["nme_accuracy"] for step in steps])
+    assert result["average_incremental_accuracy_nme"] == pytest.approx(nearest)
+    falls = np.nanmax(matrix[:-1, :-1], axis=0) - matrix[-1, :-1]
+    assert result["forgetting"] == pytest.approx(falls.mean())
+    assert result["average_incremental_accuracy"] > 0.6
+
+
+def test_a_result_counts_the_images(finished: tuple[Path, Result]) -> None:
+    _, result = finished
+    # Each epoch of 80 new images has three batches, and as many of the 120, 160 and 200 exemplars
+    # of old and new classes, which come in batches of 30, 32 and 29.
+    expected = [4 * 40, 80 + 3 * 30, 80 + 3 * 32, 80 + 3 * 29]
+    assert images(result) == [2 * count for count in expected]
+
+
+def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    arrays = {"train_y": np.arange(40) % 4, "test_y": np.arange(8) % 4}
+    for part, count in (("train", 40), ("test", 8)):
+        arrays[f"{part}_x"] = draw.integers(256, size=(count, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "noise.npz", **arrays)
+    config = short(
+        data={"source": f"npz:{tmp_path / 'noise.npz'}"}, scenario={"base": 2, "steps": 1}
+    )
+    out, first, again = tmp_path / "out", Told(), Told()
+    result = run(config, out, first)
+    assert first.events == ["started after 0", "evaluated 0", "evaluated 1"]
+    before = changed(out)
+    # Not even the data are needed.
+    (tmp_path / "noise.npz").unlink()
+    assert run(config, out, again) == result
+    assert again.events == []
+    assert changed(out) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": {"name": "fdkd-adaptive"}},
+        {"scenario": {"increment": 3}, "method": {"name": "rdkd"}},
+        {"memory": {"total": 30, "selection": "herding"}, "training": {"increment": {"lr": 0.05}}},
+    ],
+)
+def test_a_base_is_trained_once(
+    changes: dict[str, Any], finished: tuple[Path, Result], tmp_path: Path
+) -> None:
+    out, _ = finished
+    (base,) = (out / "bases").iterdir()
+    checkpoints = {file: file.stat().st_mtime_ns for file in base.glob("0*")}
+    assert len(checkpoints) == 4
+    shared, alone = Told(), Told()
+    results = [run(short(**changes), out, shared), run(short(**changes), tmp_path, alone)]
+    tasks = len(results[0]["steps"])
+    events = ["started after 0", *(f"evaluated {number}" for number in range(tasks))]
+    assert alone.events == events
+    assert shared.events == [events[0], "base taken", *events[1:]]
+    assert alone.trained - shared.trained == {0}
+    assert list((out / "bases").iterdir()) == [base]
+    assert {file: file.stat().st_mtime_ns for file in base.glob("0*")} == checkpoints
+    assert numbers(results[0]) == numbers(results[1])
+
+
+def test_a_base_of_its_own_for_all_that_matters_to_it(tmp_path: Path) -> None:
+    def bases(**changes: Any) -> int:
+        """How many bases there are after a run was begun."""
+        with pytest.raises(Stopped):
+            run(short(**changes), tmp_path, Brief())
+        return len(list((tmp_path / "bases").iterdir()))
+
+    assert bases() == 1
+    assert bases(method={"name": "tkd-adaptive"}) == 1
+    assert bases(method={"options": {"temperature": 4.0}}) == 1
+    assert bases(scenario={"increment": 2}) == 1
+    assert bases(memory={"per_class": 5}) == 1
+    assert bases(training={"increment": {"epochs": 1}}) == 1
+    assert bases(seed=1) == 2
+    assert bases(network="resnet14") == 3
+    assert bases(training={"base": {"lr": 0.05}}) == 4
+    assert bases(data={"per_class": 41}) == 5
+    assert bases(scenario={"base": 7}) == 6
+    assert bases(scenario={"order": "natural"}) == 7
+    assert bases(method={"options": {"head": "linear"}}) == 8
+    assert bases(augment={"padding": 0}) == 9
+    assert bases(method={"name": "joint"}) == 10
+
+
+# Long enough to learn something, and for a signal to arrive in between.
+RANKS = {
+    "network": "resnet8",
+    "scenario": {"base": 4, "steps": 2},
+    "training": {"base": {"epochs": 5}, "increment": {"epochs": 5}},
+    "engine": {"accelerator": "cpu"},
+}
+
+
+@contextmanager
+def ranks(file: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of two processes, none of which outlives the test."""
+    file.write_text(as_toml(resolve(merge(RANKS, {"engine": {"devices": 2}}))))
+    command = [sys.executable, "-m", "densekd", "run", "--config", file, "--out", out]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+            # The second process may take a moment longer.
+            until = time.monotonic() + 20
+            while group(process.pid) and time.monotonic() < until:
+                time.sleep(0.1)
+            assert group(process.pid) == []
+        finally:
+            for pid in group(process.pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def group(leader: int) -> list[int]:
+    """The processes of a group that run."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, own, state in rows if int(own) == leader and state[0] != "Z"]
+
+
+def stored(out: Path) -> dict[str, Any]:
+    (file,) = out.glob("digits-*/result.json")
+    content: dict[str, Any] = json.loads(file.read_text())
+    return content
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder of runs with one by two processes, and what it printed."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with ranks(folder / "ranks.toml", folder / "out") as process:
+        printed, said = process.communicate()
+    assert process.returncode == 0, said
+    return folder / "out", printed
+
+
+@pytest.mark.slow
+def test_two_processes_learn_as_one_does(by_two: tuple[Path, str], tmp_path: Path) -> None:
+    out, printed = by_two
+    two, one = stored(out), run(resolve(RANKS), tmp_path)
+    assert two["engine"]["devices"] == 2
+    # A batch that is odd is counted as if it were one larger.
+    assert images(two) == pytest.approx(images(one), rel=0.05)
+    print(one["average_incremental_accuracy"], two["average_incremental_accuracy"])
+    # Only the first process prints and writes.
+    assert printed.count("Average incremental accuracy") == 1
+    writers = {file.name.split(".")[4] for file in out.rglob("events.out.*")}
+    assert len(writers) == 1
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_stopped_go_on(by_two: tuple[Path, str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ranks(tmp_path / "ranks.toml", out) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("task 1 learned") for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.count("Stopped and saved; to go on, repeat: ") == 1
+    assert "Traceback" not in said
+    assert not list(out.glob("*/result.json"))
+    with ranks(tmp_path / "ranks.toml", out) as process:
+        _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "1 of the 3 tasks are done already." in said
+    assert numbers(stored(out)) == numbers(stored(by_two[0]))
+    weights = [load_file(max(at.glob("*/learner/*.safetensors"))) for at in (out, by_two[0])]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+@pytest.fixture
+def small_cifar(cifar100: Dataset, tmp_path: Path) -> Path:
+    """Twenty classes of the real CIFAR-100 at half its size, a fifth of the training images."""
+    arrays = {}
+    for part, split, count in (("train", cifar100.train, 100), ("test", cifar100.test, 100)):
+        own = [torch.nonzero(split.labels == label)[:count, 0] for label in range(20)]
+        chosen = split.take(torch.cat(own))
+        assert isinstance(chosen.images, PixelImages)
+        arrays[f"{part}_x"] = avg_pool2d(chosen.images.pixels.float(), 2).round().byte().numpy()
+        arrays[f"{part}_y"] = chosen.labels.numpy()
+    np.savez(tmp_path / "cifar.npz", **arrays)
+    return tmp_path / "cifar.npz"
+
+
+@pytest.mark.slow
+def test_distillation_keeps_more_of_the_real_cifar(small_cifar: Path, tmp_path: Path) -> None:
+    def kept(method: str) -> float:
+        """The share of the base task's test images that is right in the end."""
+        result = run(
+            resolve(
+                {
+                    "network": "resnet8",
+                    "data": {"source": f"npz:{small_cifar}"},
+                    "scenario": {"base": 10, "steps": 2},
+                    "memory": {"per_class": 2},
+                    "method": {"name": method, "options": {"lambda_base": 20.0}},
+                    "training": {
+                        "base": {"epochs": 12, "lr": 0.1, "batch_size": 32},
+                        "increment": {"epochs": 6, "lr": 0.1, "batch_size": 32},
+                    },
+                }
+            ),
+            tmp_path / "out",
+        )
+        return float(result["steps"][-1]["base_accuracy"])
+
+    forgetful = kept("finetune")
+    assert kept("gkd") > forgetful + 0.04
+    assert kept("rdkd") > forgetful + 0.04

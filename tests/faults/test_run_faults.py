@@ -1,0 +1,378 @@
+"""Whatever happens to a run, it ends with the numbers of one to which nothing happened."""
+
+import errno
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from densekd.cli import app
+from densekd.experiment.config import Config, as_toml, resolve
+from densekd.experiment.run import Observer, run, run_folder
+from densekd.experiment.tree import merge
+from densekd.learn.watch import Report, Stopped
+
+Result = Mapping[str, Any]
+
+# 5 batches in each epoch of the base task, 3 in those of the others, so 28 in all.
+SHORT = {
+    "network": "resnet8",
+    "data": {"per_class": 40},
+    "scenario": {"base": 4, "steps": 3},
+    "method": {"name": "rdkd-adaptive"},
+    "training": {
+        "base": {"epochs": 2, "batch_size": 32},
+        "increment": {"epochs": 2, "batch_size": 32},
+    },
+}
+BATCHES = 28
+
+
+def short(**changes: Any) -> Config:
+    return resolve(merge(SHORT, changes))
+
+
+class Told(Observer):
+    """Writes down what it is told, and asks for a stop after so many batches."""
+
+    def __init__(self, batches: int | None = None) -> None:
+        self.left = batches
+        self.trained: set[int] = set()
+        self.shared: list[str] = []
+
+    def report(self, report: Report) -> None:
+        self.trained.add(report.task)
+
+    def shared_base(self, waiting: bool) -> None:
+        self.shared.append("waiting" if waiting else "taken")
+
+    def stop(self) -> bool:
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """A result without what depends on the clock and on the place."""
+    passing = ("seconds", "images_per_second")
+    steps = [{k: v for k, v in step.items() if k not in passing} for step in result["steps"]]
+    return {**result, "steps": steps, "folder": None}
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two runs end with the same weights, exemplars and states of terms, bit for bit."""
+    mine, theirs = (load_file(newest(folder / "learner")) for folder in (one, other))
+    same = (torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    return mine.keys() == theirs.keys() and all(same)
+
+
+def newest(folder: Path, ending: str = "safetensors") -> Path:
+    """The file of the newest checkpoint in a folder."""
+    return max(folder.glob(f"0*.{ending}"))
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A run that nothing happened to, its folder of runs, and its result."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, run(short(), out)
+
+
+@pytest.fixture
+def unfinished(whole: tuple[Path, Result], tmp_path: Path) -> Path:
+    """The folder of the same run in another place, all of it done but the result."""
+    out, result = whole
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / Path(result["folder"]).name
+    (folder / "result.json").unlink()
+    return folder
+
+
+# The command, as it is killed: 27 saves in about as many fifths of a second.
+KILLED = [
+    *(sys.executable, "-m", "densekd", "run", "--network", "resnet8", "--base", "4"),
+    *("--steps", "3", "--method", "rdkd-adaptive", "-o", "training.base.epochs=8"),
+    *("-o", "training.increment.epochs=5", "--out"),
+]
+SAVES = 8 + 1 + 3 * (5 + 1)
+
+
+def saves(out: Path) -> set[str]:
+    """All checkpoints there are, of epochs and of tasks."""
+    return {str(file) for file in out.rglob("0*.json")}
+
+
+def whereabouts(out: Path) -> str:
+    """What a run in the only folder was doing when it was killed."""
+    tasks = len(list(out.glob("digits-*/learner/*.json")))
+    if tasks == 0:
+        return "base" if saves(out) else "start"
+    return "increment" if list(out.glob("digits-*/epochs/*/*.json")) else "between"
+
+
+@contextmanager
+def begun(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[str]]:
+    """A process that has begun its run, and that doesn't outlive a failed test."""
+    unread, read = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, stdout=unread, stderr=read, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any(line.startswith("The run is kept in ") for line in process.stderr)
+            yield process
+        finally:
+            process.kill()
+
+
+def wait(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
+    """Wait for what a process does while it runs."""
+    while not until():
+        assert process.poll() is None, "the run ended too early"
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_ten_kills_change_nothing(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    out, fine = tmp_path / "out", tmp_path / "fine"
+    found, seen = [], set[str]()
+
+    def far_enough(most: int) -> bool:
+        seen.update(saves(out))
+        return len(seen) >= most
+
+    for most in sorted(draw.sample(range(SAVES - 4), 10)):
+        with begun([*KILLED, out]) as process:
+            wait(process, partial(far_enough, most))
+            time.sleep(draw.uniform(0, 0.1))
+        assert process.returncode == -signal.SIGKILL
+        found.append(whereabouts(out))
+    assert found.count("base") >= 2
+    assert found.count("increment") >= 4
+    for place in (out, fine):
+        subprocess.run([*KILLED, place], check=True, capture_output=True)
+    killed, never = (next(place.glob("digits-*")) for place in (out, fine))
+    results = [json.loads((folder / "result.json").read_text()) for folder in (killed, never)]
+    assert numbers(results[0]) == numbers(results[1])
+    assert same_weights(killed, never)
+
+
+def test_a_run_that_is_stopped_after_every_batch(
+    whole: tuple[Path, Result], tmp_path: Path
+) -> None:
+    for _ in range(BATCHES):
+        with pytest.raises(Stopped):
+            run(short(), tmp_path, Told(batches=1))
+        assert not list(tmp_path.glob("*/result.json"))
+    observer = Told()
+    result = run(short(), tmp_path, observer)
+    assert numbers(result) == numbers(whole[1])
+    assert same_weights(Path(result["folder"]), Path(whole[1]["folder"]))
+    assert observer.trained == set()
+
+
+TINY = {
+    "data": {"per_class": 10},
+    "scenario": {"base": 5, "steps": 1},
+    "memory": {"per_class": 2},
+    "training": {"base": {"epochs": 1}, "increment": {"epochs": 1}},
+}
+
+
+@contextmanager
+def copied_before_each_change(out: Path, copies: Path) -> Iterator[None]:
+    """Copy the folder as a kill would leave it, before any file gets or loses its name."""
+
+    def watched(change: Callable[..., None]) -> Callable[..., None]:
+        def changing(*args: Any, **kwargs: Any) -> None:
+            shutil.copytree(out, copies / f"{len(list(copies.glob('*'))):03d}")
+            change(*args, **kwargs)
+
+        return changing
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("replace", "unlink"):
+            patch.setattr(os, name, watched(getattr(os, name)))
+        yield
+
+
+@pytest.mark.slow
+def test_a_kill_before_any_change_of_a_name(tmp_path: Path) -> None:
+    out, copies = tmp_path / "out", tmp_path / "copies"
+    copies.mkdir()
+    with copied_before_each_change(out, copies):
+        result = run(short(**TINY), out)
+    left = sorted(copies.iterdir())
+    assert len(left) > 15
+    for copy in left:
+        assert numbers(run(short(**TINY), copy)) == numbers(result), copy.name
+        assert same_weights(run_folder(short(**TINY), copy), Path(result["folder"])), copy.name
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_a_full_disk_loses_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time one file more can be written than the time before."""
+    fine = run(short(**TINY), tmp_path / "fine")
+    works = getattr(os, name)
+    for most in itertools.count(1):
+        room = iter(range(most))
+
+        def filling(*args: Any, room: Iterator[int] = room) -> None:
+            if next(room, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            works(*args)
+
+        monkeypatch.setattr(os, name, filling)
+        with suppress(OSError):
+            result = run(short(**TINY), tmp_path / "full")
+            break
+    assert most > 4
+    assert numbers(result) == numbers(fine)
+
+
+@pytest.mark.parametrize("ending", ["json", "safetensors"])
+def test_a_damaged_learner_is_passed_over_for_the_one_before(
+    ending: str, whole: tuple[Path, Result], unfinished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = newest(unfinished / "learner", ending)
+    flip_a_bit(file)
+    observer = Told()
+    result = run(short(), unfinished.parent, observer)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"{file} is damaged: it isn't what was saved. Checkpoint 2 is used instead."
+    )
+    assert observer.trained == {3}
+    assert numbers(result) == numbers(whole[1])
+    assert same_weights(unfinished, Path(whole[1]["folder"]))
+
+
+def test_a_run_without_an_intact_learner_begins_after_the_base(
+    whole: tuple[Path, Result], unfinished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for file in (unfinished / "learner").glob("*.json"):
+        flip_a_bit(file)
+    observer = Told()
+    result = run(short(), unfinished.parent, observer)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"No checkpoint in {unfinished / 'learner'} is intact; ")
+    assert record.getMessage().endswith(" What they held is done again.")
+    assert observer.trained == {1, 2, 3}
+    assert observer.shared == ["taken"]
+    assert numbers(result) == numbers(whole[1])
+
+
+def test_a_damaged_epoch_is_passed_over_for_the_one_before(
+    whole: tuple[Path, Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # In the second epoch of task 2, whose first ended after three batches.
+    with pytest.raises(Stopped):
+        run(short(), tmp_path, Told(batches=10 + 6 + 4))
+    folder = run_folder(short(), tmp_path)
+    file = newest(folder / "epochs" / "002")
+    assert file.name.startswith("000004-")
+    flip_a_bit(file)
+    result = run(short(), tmp_path)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("Checkpoint 3 is used instead.")
+    assert numbers(result) == numbers(whole[1])
+    assert same_weights(folder, Path(whole[1]["folder"]))
+
+
+@pytest.mark.parametrize("damaged", ["the newest", "all"])
+def test_a_damaged_base_is_trained_again(
+    damaged: str, whole: tuple[Path, Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, fine = tmp_path / "out", run(short(method={"name": "gkd"}), tmp_path / "fine")
+    shutil.copytree(whole[0] / "bases", out / "bases")
+    (base,) = (out / "bases").iterdir()
+    for file in [newest(base)] if damaged == "the newest" else base.glob("*.safetensors"):
+        flip_a_bit(file)
+    observer = Told()
+    result = run(short(method={"name": "gkd"}), out, observer)
+    (record,) = caplog.records
+    assert str(base) in record.getMessage()
+    instead = "Checkpoint 5 is used instead." if damaged == "the newest" else "is done again."
+    assert record.getMessage().endswith(instead)
+    assert observer.trained == {0, 1, 2, 3}
+    assert numbers(result) == numbers(fine)
+    caplog.clear()
+    other = Told()
+    run(short(method={"name": "tkd"}), out, other)
+    assert caplog.records == []
+    assert other.trained == {1, 2, 3}
+
+
+def test_a_result_that_is_cut_off_is_written_again(
+    whole: tuple[Path, Result], unfinished: Path
+) -> None:
+    content = Path(whole[1]["folder"], "result.json").read_bytes()
+    (unfinished / "result.json").write_bytes(content[: len(content) // 2])
+    observer = Told()
+    assert numbers(run(short(), unfinished.parent, observer)) == numbers(whole[1])
+    assert observer.trained == set()
+
+
+class Resuming(Told):
+    """Lets a process that was halted go on when the run has to wait for it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self.process = process
+
+    def shared_base(self, waiting: bool) -> None:
+        super().shared_base(waiting)
+        if waiting:
+            self.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_run_and_on_one_base(tmp_path: Path) -> None:
+    changes = {"training": {"base": {"epochs": 15}, "increment": {"epochs": 1}}}
+    gkd, rdkd = (short(method={"name": name}, **changes) for name in ("gkd", "rdkd"))
+    out, alone = tmp_path / "together", tmp_path / "alone"
+    file = tmp_path / "gkd.toml"
+    file.write_text(as_toml(gkd))
+    command = ["run", "--config", str(file), "--out", str(out)]
+    with begun([sys.executable, "-m", "densekd", *command]) as first:
+        wait(first, lambda: bool(saves(out)))
+        first.send_signal(signal.SIGSTOP)
+        refused = CliRunner().invoke(app, command)
+        assert refused.exit_code == 2
+        assert refused.stdout == ""
+        assert refused.stderr == (
+            f"Error: Another process is working on {run_folder(gkd, out)}; "
+            "wait for it, or stop it first.\n"
+        )
+        second = Resuming(first)
+        result = run(rdkd, out, second)
+        assert first.wait() == 0
+    assert second.shared == ["waiting", "taken"]
+    assert second.trained == {1, 2, 3}
+    assert numbers(result) == numbers(run(rdkd, alone))
+    assert numbers(run(gkd, out)) == numbers(run(gkd, alone))
+    assert same_weights(run_folder(gkd, out), run_folder(gkd, alone))
+    assert len(list((out / "bases").iterdir())) == 1

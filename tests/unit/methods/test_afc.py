@@ -1,0 +1,245 @@
+import copy
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from densekd.data.batches import Batch, Share
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.scenario import Scenario
+from densekd.learn.engine import Engine
+from densekd.learn.learner import Learner
+from densekd.losses.classify import NcaMode
+from densekd.losses.distill import DenseDistillation
+from densekd.methods.afc import AfcOptions, ChannelDistance, afc
+from densekd.methods.dense import Course
+from densekd.methods.method import Method
+from densekd.methods.podnet import Nca
+from densekd.methods.terms import Distil, Occasion, Ratio, Step, View
+from densekd.nn.network import Network, Outputs
+from densekd.nn.proxies import ProxyClassifier
+
+import reference_baselines as reference
+import small
+
+OLD, NEW = (3, 2), 2
+LABELS = torch.tensor([0, 6, 4, 5, 3, 2])
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def network() -> Network:
+    head = ProxyClassifier(10)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        for size in (*OLD, NEW):
+            head.grow(size)
+    torch.nn.init.constant_(head.eta, 4.0)
+    return Network(small.Stages(), head)
+
+
+def batch(seed: int) -> Batch:
+    return Batch(drawn(6, 3, 8, 8, seed=seed), LABELS.roll(seed))
+
+
+def occasion(trained: Network, batches: Sequence[Batch]) -> Occasion:
+    task = small.PAIRS[0]
+    return Occasion(task, (), None, lambda x: torch.empty(0), trained, lambda: iter(batches))
+
+
+def term(mode: NcaMode = "released") -> ChannelDistance:
+    return ChannelDistance(["merged"], Ratio(4.0, 0.5), Nca(["merged"], mode))
+
+
+def wanted(trained: Network, batches: Sequence[Batch], mode: str) -> list[reference.Array]:
+    """The importance by an ordinary backward pass, with the loss written out."""
+    trained = copy.deepcopy(trained).train()
+    sums = [np.zeros(6), np.zeros(10)]
+    for images, labels in batches:
+        seen = trained(images)
+        for each in seen.maps:
+            each.retain_grad()
+        z, eta = seen.logits, cast(ProxyClassifier, trained.classifier).eta
+        losses = []
+        for row, label in zip(z, labels.tolist(), strict=True):
+            others = torch.cat([row[:label], row[label + 1 :]]).exp().sum()
+            if mode == "released":
+                losses.append((row.max().exp() + others).log() - row[label])
+            else:
+                losses.append((others.log() - row[label] + eta * 0.6).clamp(min=0))
+        torch.stack(losses).mean().backward()
+        gradients = [cast(Tensor, each.grad).double().numpy() for each in seen.maps]
+        found = reference.channel_importance(gradients)
+        sums = [total + part for total, part in zip(sums, found, strict=True)]
+    return [total / total.mean() for total in sums]
+
+
+@pytest.mark.parametrize("mode", ["released", "paper"])
+def test_importance_is_the_squared_gradient_of_the_nca_loss_alone(mode: NcaMode) -> None:
+    trained, batches, given = network(), [batch(1), batch(2), batch(3)], term(mode)
+    given.end(occasion(trained, batches))
+    for layer, expected in zip(given.importance, wanted(trained, batches, mode), strict=True):
+        np.testing.assert_allclose(layer.numpy(), expected, rtol=1e-4)
+        assert layer.mean().item() == pytest.approx(1)
+        assert layer.std() > 0.1
+
+
+def test_importance_is_found_in_training_mode_and_leaves_the_network_as_it_was() -> None:
+    trained, given = network().eval(), term()
+    before = {name: x.clone() for name, x in trained.state_dict().items()}
+    given.end(occasion(trained, [batch(1)]))
+    assert not trained.training
+    assert all(parameter.grad is None for parameter in trained.parameters())
+    assert all(torch.equal(x, before[name]) for name, x in trained.state_dict().items())
+    # By the running statistics, as in evaluation, these would be others than by the batch's.
+    trained.get_buffer("backbone.first.1.running_var").fill_(9.0)
+    moved = term()
+    moved.end(occasion(trained, [batch(1)]))
+    assert all(map(torch.equal, moved.importance, given.importance))
+
+
+def test_importance_is_not_accumulated_over_tasks() -> None:
+    given, fresh, trained = term(), term(), network()
+    given.end(occasion(trained, [batch(1), batch(2)]))
+    first = given.importance
+    given.end(occasion(trained, [batch(3)]))
+    fresh.end(occasion(trained, [batch(3)]))
+    assert all(map(torch.equal, given.importance, fresh.importance))
+    assert not any(map(torch.equal, given.importance, first))
+
+
+def test_the_distance_is_weighed_by_importance_and_the_root_of_seen_to_new() -> None:
+    given, trained = term(), network()
+    given.end(occasion(trained, [batch(1)]))
+    maps = [(drawn(6, 6, 4, 4, seed=s), drawn(6, 10, 2, 3, seed=s + 1)) for s in (10, 20)]
+    logits = torch.zeros(6, 7)
+    student, teacher = (Outputs(logits, logits, each) for each in maps)
+    step = Step({"merged": View(LABELS, student, teacher)}, OLD, NEW, torch.Generator(), trained)
+    ours, theirs = ([x.double().numpy() for x in each] for each in maps)
+    importance = [x.numpy() for x in given.importance]
+    distance = reference.channel_distance(ours, theirs, importance)
+    assert given(step).item() == pytest.approx(4 * math.sqrt(7 / 2) * distance, rel=1e-5)
+    even = reference.channel_distance(ours, theirs, [np.ones(6), np.ones(10)])
+    assert abs(distance / even - 1) > 1e-3
+
+
+def test_a_teacher_without_importance_is_refused() -> None:
+    maps = (drawn(6, 6, 4, 4, seed=1),)
+    seen = Outputs(torch.zeros(6, 7), torch.zeros(6, 10), maps)
+    with pytest.raises(ValueError, match="importance must have a number for each channel"):
+        term().distance(seen, seen)
+
+
+def test_importance_is_kept_as_state() -> None:
+    given, other = term(), term()
+    assert given.state_dict() == {}
+    given.end(occasion(network(), [batch(1)]))
+    other.load_state_dict(given.state_dict())
+    assert list(given.state_dict()) == ["importance.0", "importance.1"]
+    assert all(map(torch.equal, given.importance, other.importance))
+    other.load_state_dict({})
+    assert other.importance == ()
+
+
+def method(course: Course = small.COURSE, nca: NcaMode = "released") -> Method:
+    return afc(AfcOptions(nca=nca), course)
+
+
+def test_options_reach_the_terms() -> None:
+    how = afc(AfcOptions(10.0, "paper", 0.3, 2.0), small.COURSE)
+    distance, nca = cast(ChannelDistance, how.terms["channels"]), cast(Nca, how.terms["nca"])
+    assert distance.weight == Ratio(10.0, 0.5)
+    assert distance.nca is nca
+    assert (nca.mode, nca.margin) == ("paper", 0.3)
+    assert {phase.schedule.clamp for phase in (*how.base, *how.increment)} == {2.0}
+    assert set(how.terms) == {"nca", "channels"}  # neither of PODNet's two distances
+    assert AfcOptions() == AfcOptions(4.0, "released", 0.6, 5.0)  # as released for CIFAR
+
+
+def test_the_fine_tuning_is_part_of_the_method() -> None:
+    with pytest.raises(ValueError, match="afc ends each later task by fine-tuning"):
+        method(Course(small.BASE, small.INCREMENT))
+
+
+@pytest.mark.parametrize("scenario", [small.PAIRS, small.SINGLES])
+def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
+    watch = small.Reports()
+    kd = Distil(["merged"], DenseDistillation("random"), Ratio(1.0))
+    each = small.learner(method().with_term("kd", kd))
+    notes = [each.learn(task, watch=watch).notes for task in scenario]
+    new = len(scenario[1].classes)
+    assert [note.get("channels.lambda") for note in notes] == [
+        None,
+        4 * ((4 + new) / new) ** 0.5,
+        4 * ((4 + 2 * new) / new) ** 0.5,
+    ]
+    slots: dict[tuple[bool, str], set[str]] = {}
+    for report in watch.told:
+        assert all(map(math.isfinite, report.losses.values()))
+        slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
+    # What is added to a method is for its main phase only.
+    assert slots == {
+        (False, "train"): {"nca"},
+        (True, "train"): {"nca", "channels", "kd"},
+        (True, "finetune"): {"nca", "channels"},
+    }
+
+
+class Noting(ChannelDistance):
+    """Keeps the occasion on which importance was found last."""
+
+    occasion: Occasion
+
+    def end(self, occasion: Occasion) -> None:
+        super().end(occasion)
+        self.occasion = occasion
+
+
+def noting() -> Method:
+    how = method()
+    distance = cast(ChannelDistance, how.terms["channels"])
+    return how.with_term("channels", Noting(["merged"], distance.weight, distance.nca))
+
+
+def test_importance_is_that_of_the_fine_tuned_network_on_all_the_tasks_images() -> None:
+    each, tuned = small.learned(noting(), tasks=2), small.learned(method(), tasks=2)
+    noted = cast(Noting, each.terms["channels"])
+    assert noted.occasion.network is each.network
+    labels = torch.cat([images.labels for images in noted.occasion.batches()])
+    # Two exemplars of each old class, six images of each new one.
+    assert torch.bincount(labels).tolist() == [2, 2, 2, 2, 6, 6]
+    again = term()
+    again.end(noted.occasion)
+    importance = cast(ChannelDistance, tuned.terms["channels"]).importance
+    assert all(map(torch.equal, again.importance, importance))
+
+
+class Half(Engine):
+    """The first of two ranks, as far as batches are concerned."""
+
+    @property
+    def share(self) -> Share:
+        return Share(0, 2)
+
+
+def test_all_ranks_find_the_same_importance() -> None:
+    settings = dataclasses.replace(small.settings(), engine=Half("cpu", precision="32"))
+    each = Learner(small.Stages(), noting(), ExemplarMemory(Quota(2)), settings)
+    each.learn(small.PAIRS[0])
+    noted = cast(Noting, each.terms["channels"]).occasion
+    assert sum(len(images.labels) for images in noted.batches()) == len(small.PAIRS[0].train)
+
+
+def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
+    state, stops = small.interrupted(method(), tmp_path)
+    assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
+    assert "term.channels.importance.1" in state.tensors
+    assert small.same(state, small.learned(method()).state())
