@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch.nn.functional import avg_pool2d
 
 import densekd
 from densekd.data.arrays import load_digits
-from densekd.data.dataset import Dataset, PixelImages
+from densekd.data.dataset import Dataset, PixelImages, Split
 from densekd.experiment.config import Config, as_toml, as_tree, resolve
-from densekd.experiment.run import Observer, StepRecord, run, run_folder
+from densekd.experiment.record import StepRecord
+from densekd.experiment.run import Observer, run, run_folder
 from densekd.experiment.tree import merge, read_toml
 from densekd.learn.watch import Report, Stopped
 
@@ -161,10 +163,8 @@ def test_a_result_counts_the_images(finished: tuple[Path, Result]) -> None:
 
 def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
-    arrays = {"train_y": np.arange(40) % 4, "test_y": np.arange(8) % 4}
-    for part, count in (("train", 40), ("test", 8)):
-        arrays[f"{part}_x"] = draw.integers(256, size=(count, 8, 8)).astype(np.uint8)
-    np.savez(tmp_path / "noise.npz", **arrays)
+    x, y = draw.integers(256, size=(40, 8, 8), dtype=np.uint8), np.arange(40) % 4
+    np.savez(tmp_path / "noise.npz", train_x=x, train_y=y, test_x=x[:8], test_y=y[:8])
     config = short(
         data={"source": f"npz:{tmp_path / 'noise.npz'}"}, scenario={"base": 2, "steps": 1}
     )
@@ -243,7 +243,7 @@ RANKS = {
 def ranks(file: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
     """A run of two processes, none of which outlives the test."""
     file.write_text(as_toml(resolve(merge(RANKS, {"engine": {"devices": 2}}))))
-    command = [sys.executable, "-m", "densekd", "run", "--config", file, "--out", out]
+    command = [sys.executable, "-m", "densekd", "run", "--config", str(file), "--out", str(out)]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -293,7 +293,9 @@ def test_two_processes_learn_as_one_does(by_two: tuple[Path, str], tmp_path: Pat
     assert two["engine"]["devices"] == 2
     # A batch that is odd is counted as if it were one larger.
     assert images(two) == pytest.approx(images(one), rel=0.05)
-    print(one["average_incremental_accuracy"], two["average_incremental_accuracy"])
+    # Two runs of one process with different seeds differ by up to 0.012.
+    average = one["average_incremental_accuracy"]
+    assert two["average_incremental_accuracy"] == pytest.approx(average, abs=0.02)
     # Only the first process prints and writes.
     assert printed.count("Average incremental accuracy") == 1
     writers = {file.name.split(".")[4] for file in out.rglob("events.out.*")}
@@ -325,15 +327,18 @@ def test_two_processes_that_were_stopped_go_on(by_two: tuple[Path, str], tmp_pat
 @pytest.fixture
 def small_cifar(cifar100: Dataset, tmp_path: Path) -> Path:
     """Twenty classes of the real CIFAR-100 at half its size, a fifth of the training images."""
-    arrays = {}
-    for part, split, count in (("train", cifar100.train, 100), ("test", cifar100.test, 100)):
-        own = [torch.nonzero(split.labels == label)[:count, 0] for label in range(20)]
+
+    def first(split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        own = [torch.nonzero(split.labels == label)[:100, 0] for label in range(20)]
         chosen = split.take(torch.cat(own))
         assert isinstance(chosen.images, PixelImages)
-        arrays[f"{part}_x"] = avg_pool2d(chosen.images.pixels.float(), 2).round().byte().numpy()
-        arrays[f"{part}_y"] = chosen.labels.numpy()
-    np.savez(tmp_path / "cifar.npz", **arrays)
-    return tmp_path / "cifar.npz"
+        pixels = avg_pool2d(chosen.images.pixels.float(), 2).round().byte()
+        return pixels.numpy(), chosen.labels.numpy()
+
+    (train_x, train_y), (test_x, test_y) = first(cifar100.train), first(cifar100.test)
+    file = tmp_path / "cifar.npz"
+    np.savez(file, train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
+    return file
 
 
 @pytest.mark.slow
@@ -347,7 +352,7 @@ def test_distillation_keeps_more_of_the_real_cifar(small_cifar: Path, tmp_path: 
                     "data": {"source": f"npz:{small_cifar}"},
                     "scenario": {"base": 10, "steps": 2},
                     "memory": {"per_class": 2},
-                    "method": {"name": method, "options": {"lambda_base": 20.0}},
+                    "method": {"name": method, "options": {"lambda_base": 60.0}},
                     "training": {
                         "base": {"epochs": 12, "lr": 0.1, "batch_size": 32},
                         "increment": {"epochs": 6, "lr": 0.1, "batch_size": 32},
@@ -358,6 +363,7 @@ def test_distillation_keeps_more_of_the_real_cifar(small_cifar: Path, tmp_path: 
         )
         return float(result["steps"][-1]["base_accuracy"])
 
+    # Over three seeds they keep at least 0.08 more.
     forgetful = kept("finetune")
     assert kept("gkd") > forgetful + 0.04
     assert kept("rdkd") > forgetful + 0.04

@@ -177,6 +177,7 @@ def test_ten_kills_change_nothing(tmp_path: Path) -> None:
     assert same_weights(killed, never)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_after_every_batch(
     whole: tuple[Path, Result], tmp_path: Path
 ) -> None:
