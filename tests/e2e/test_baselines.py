@@ -80,43 +80,33 @@ def combination(name: str) -> str | None:
     return f"replaced {host}'s own distillation by {kd}" if own else f"added {kd} to {host}"
 
 
-@pytest.mark.slow
-class TestOneClassAtATime:
-    @pytest.fixture(scope="class")
-    def out(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("one")
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all runs are, so that they share a base where they may."""
+    return tmp_path_factory.mktemp("runs")
 
-    @pytest.fixture(scope="class")
-    def forgetful(self, out: Path) -> Result:
-        return reached(out, 5, FORGETFUL)
 
-    @pytest.mark.parametrize("name", [*METHODS, *COMBINATIONS])
-    def test_it_learns_more_than_the_last_class(
-        self, out: Path, forgetful: Result, name: str
-    ) -> None:
-        result = by(out, 5, name)
-        check(result, [5, 6, 7, 8, 9, 10])
-        assert result["combination"] == combination(name)
-        assert gain(result, forgetful) > 0.2
+@pytest.fixture(scope="module")
+def forgetful(out: Path) -> Mapping[int, Result]:
+    """Fine-tuning without replay, by the number of steps."""
+    return {steps: reached(out, steps, FORGETFUL) for steps in (1, 5)}
 
 
 @pytest.mark.slow
-class TestFiveClassesAtOnce:
-    @pytest.fixture(scope="class")
-    def out(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("five")
+@pytest.mark.parametrize("name", [*METHODS, *COMBINATIONS])
+def test_one_class_at_a_time(out: Path, forgetful: Mapping[int, Result], name: str) -> None:
+    result = by(out, 5, name)
+    check(result, [5, 6, 7, 8, 9, 10])
+    assert result["combination"] == combination(name)
+    assert gain(result, forgetful[5]) > 0.2
 
-    @pytest.fixture(scope="class")
-    def forgetful(self, out: Path) -> Result:
-        return reached(out, 1, FORGETFUL)
 
-    @pytest.mark.parametrize("name", [*HOSTS, *(f"{host}+rdkd-adaptive" for host in HOSTS)])
-    def test_it_learns_more_than_the_last_classes(
-        self, out: Path, forgetful: Result, name: str
-    ) -> None:
-        result = by(out, 1, name)
-        check(result, [5, 10])
-        assert gain(result, forgetful) > 0.08
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*HOSTS, *(f"{host}+rdkd-adaptive" for host in HOSTS)])
+def test_five_classes_at_once(out: Path, forgetful: Mapping[int, Result], name: str) -> None:
+    result = by(out, 1, name)
+    check(result, [5, 10])
+    assert gain(result, forgetful[1]) > 0.08
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)

@@ -54,7 +54,7 @@ class Settings:
     )
     method: Annotated[
         str | None,
-        _option("finetune, gkd, tkd, fdkd, rdkd (the default) and others.", panel=_HOW),
+        _option("rdkd by default; `densekd methods` lists them all.", panel=_HOW),
     ] = None
     epochs: Annotated[
         str | None,
