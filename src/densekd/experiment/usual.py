@@ -92,7 +92,11 @@ def _lambda_base(kind: str, tree: Mapping[str, Any]) -> float:
     adaptive = str(given(tree, "method", "name")).endswith("-adaptive")
     constant = given(tree, "method", "options", "lambda_exponent") == 0
     by_rule, by_itself = _LAMBDA_BASE.get(kind, _LAMBDA_BASE["small"])
-    return by_itself if adaptive or constant else by_rule
+    value = by_itself if adaptive or constant else by_rule
+    if str(given(tree, "method", "name")).startswith("icarl+"):
+        # Its own loss is a mean over all outputs, and its rate as much higher as that is smaller.
+        value *= 0.1 / released("icarl", kind).course.increment.lr
+    return value
 
 
 def _usual_training(kind: str, tree: Mapping[str, Any]) -> dict[str, Any]:
