@@ -1,6 +1,7 @@
 """Terms that keep a network's features near those of the network before the task."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,9 +73,9 @@ class FeatureTerm(Term):
             distances.append(self.distance(view.student, view.teacher))
         return self.weight.of(sum(step.old), step.added) * torch.stack(distances).sum()
 
+    @abstractmethod
     def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
         """How far apart they are on one batch, a scalar."""
-        raise NotImplementedError
 
 
 class LessForget(FeatureTerm):

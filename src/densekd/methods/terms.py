@@ -1,5 +1,6 @@
 """Terms: a loss, the batches it is taken on, and its weight."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -71,7 +72,7 @@ class Occasion:
     batches: Callable[[], Iterator[Batch]]
 
 
-class Term:
+class Term(ABC):
     """What terms have in common; most keep nothing from task to task.
 
     Args:
@@ -94,18 +95,18 @@ class Term:
         """Look at a task before it is trained; returns numbers worth recording, by name."""
         return {}
 
+    @abstractmethod
     def __call__(self, step: Step) -> Tensor:
         """The weighted loss of one step, a scalar."""
-        raise NotImplementedError
 
-    def end(self, occasion: Occasion) -> None:
+    def end(self, occasion: Occasion) -> None:  # noqa: B027 - most have nothing to do
         """Look at a task after it was trained."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """What is kept from task to task, as tensors by name."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027
         """Replace what is kept by what `state_dict` gave."""
 
     def views(self, step: Step) -> list[View]:

@@ -18,7 +18,6 @@ from densekd.methods.terms import (
     Ratio,
     Step,
     Stream,
-    Term,
     Vectors,
     View,
 )
@@ -305,8 +304,8 @@ def test_only_distillation_asks_for_a_teacher() -> None:
 
 def test_a_term_takes_the_batches_there_are() -> None:
     given = step(["exemplars"], seeded())
-    assert Term(["new", "exemplars"]).views(given) == [given.views["exemplars"]]
-    assert Term(["new"]).views(given) == []
+    assert CrossEntropy(["new", "exemplars"], "all").views(given) == [given.views["exemplars"]]
+    assert CrossEntropy(["new"], "all").views(given) == []
 
 
 def test_wrong_options_are_refused() -> None:
