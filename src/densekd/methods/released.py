@@ -127,10 +127,12 @@ _UCIR = {
     ),
     "digits": Released(UcirOptions(lambda_base=5.0), _alike(_DIGITS)),
 }
+# AFC is a fork of PODNet, and has its course on CIFAR-100.
+_POD_SMALL = _alike(_cosine(160, 0.1, 128, 5e-4), _constant(20, 0.05, 128, 5e-4))
 _PODNET = {
     "small": Released(
         PodnetOptions(),
-        _alike(_cosine(160, 0.1, 128, 5e-4), _constant(20, 0.05, 128, 5e-4)),
+        _POD_SMALL,
         "podnet32",
         brightness=_JITTER,
     ),
@@ -151,7 +153,7 @@ _PODNET = {
 _AFC = {
     "small": Released(
         AfcOptions(),
-        _alike(_cosine(160, 0.1, 128, 5e-4), _constant(20, 0.05, 128, 5e-4)),
+        _POD_SMALL,
         "podnet32",
         brightness=_JITTER,
     ),
