@@ -153,7 +153,8 @@ def test_the_bar_is_gone_when_a_run_is_over(tmp_path: Path) -> None:
     os.close(primary)
     assert process.wait() == 0
     seen = text.decode()
-    assert "task 1/2 · train" in seen or "task 1/2 · preparing" in seen
+    for doing in ("preparing", "evaluating"):
+        assert f"task 1/2 · {doing}" in seen
     assert "task 2/2 · evaluating" in seen
     # What follows the last line that was erased is what stays.
     assert "·" not in seen.rpartition("\x1b[2K")[2]

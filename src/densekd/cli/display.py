@@ -145,7 +145,11 @@ class Bar(bars.Progress):
         """Show how far it is, or, with a total of 0, that something is going on."""
         # Set here, for `update` takes None for no change.
         self.tasks[0].total = total or None
-        self.update(self.task, description=label, completed=done, visible=True, amount=amount)
+        # What is newly going on is seen at once, however short it is; the rest now and then.
+        new = label != self.tasks[0].description
+        self.update(
+            self.task, refresh=new, description=label, completed=done, visible=True, amount=amount
+        )
 
 
 class Screen(Lines):
