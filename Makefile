@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test browser lint format bench clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -21,8 +21,13 @@ demo: .venv/installed ## See it learn digits by three methods, and compare them.
 	done
 	$(BIN)/densekd compare runs/demo --plot runs/demo/comparison.png
 
-test: .venv/installed ## Run every test, in a .venv made for it.
-	$(BIN)/pytest
+test: .venv/installed browser ## Run every test, in a .venv made for it.
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
+# The pages are tested in Debian's Chromium; without it these tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || { apt-get update && apt-get install --yes chromium; } >/dev/null 2>&1 \
+		|| echo 'Chromium is not there and could not be installed: the tests of pages will be skipped.'
 
 lint: .venv/installed ## Check style, types and layers.
 	$(BIN)/ruff check

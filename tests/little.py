@@ -1,6 +1,6 @@
 """A learner small enough to be trained hundreds of times, and what it has to survive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota
-from densekd.data.scenario import Scenario
+from densekd.data.scenario import Scenario, Task
 from densekd.learn.checkpoint import Checkpoints, State
 from densekd.learn.engine import Engine
 from densekd.learn.learner import Learner, Settings
@@ -82,7 +82,7 @@ def same(first: State, second: State) -> bool:
     return names and all(torch.equal(x, second.tensors[name]) for name, x in first.tensors.items())
 
 
-def check_resumes(method: Callable[[], Method], scenario: Scenario, folder: Path) -> None:
+def check_resumes(method: Callable[[], Method], tasks: Iterable[Task], folder: Path) -> None:
     """Stopped in any task, and loaded anew, it ends with the same weights; at every third batch."""
 
     def loaded(number: int) -> Learner:
@@ -92,7 +92,7 @@ def check_resumes(method: Callable[[], Method], scenario: Scenario, folder: Path
         parts = Colours(), plain.method, plain.memory, plain.settings
         return Learner.load(folder / f"{number}", *parts)
 
-    for task in scenario:
+    for task in tasks:
         whole, watch = loaded(task.number), Reports()
         whole.learn(task, watch=watch)
         whole.save(folder / f"{task.number + 1}")

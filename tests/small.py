@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from densekd.data.augment import Augment
-from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario
 from densekd.learn.checkpoint import Checkpoints, State
 from densekd.learn.engine import Engine
@@ -51,12 +51,17 @@ def settings() -> Settings:
     return Settings(Augment((0.014, 0.01, 0.0), (0.01, 0.01, 1.0), padding=1), 1, ENGINE)
 
 
-def learner(how: Method, exemplars: int = 2) -> Learner:
-    return Learner(Stages(), how, ExemplarMemory(Quota(exemplars)), settings())
+def learner(how: Method, exemplars: int = 2, selection: Selection = "random") -> Learner:
+    return Learner(Stages(), how, ExemplarMemory(Quota(exemplars), selection), settings())
 
 
-def learned(how: Method, scenario: Scenario = PAIRS, tasks: int = 3) -> Learner:
-    each = learner(how)
+def learned(
+    how: Method,
+    scenario: Scenario = PAIRS,
+    tasks: int = 3,
+    selection: Selection = "random",
+) -> Learner:
+    each = learner(how, selection=selection)
     for task in scenario[:tasks]:
         each.learn(task)
     return each
@@ -83,19 +88,21 @@ class _Impatient(Watch):
         return self.asked == 2
 
 
-def interrupted(how: Method, folder: Path) -> tuple[State, set[tuple[int, int]]]:
+def interrupted(
+    how: Method, folder: Path, selection: Selection = "random"
+) -> tuple[State, set[tuple[int, int]]]:
     """Learn all tasks, stopped at every other batch and each time read from the folder again.
 
     Returns:
         What was learned in the end, and in which phase of which task it was stopped.
     """
-    learner(how).save(folder)
+    learner(how, selection=selection).save(folder)
     stops = set()
     for task in PAIRS:
         checkpoints = Checkpoints(folder / f"task {task.number}")
         done = False
         while not done:
-            parts = Stages(), how, ExemplarMemory(Quota(2)), settings()
+            parts = Stages(), how, ExemplarMemory(Quota(2), selection), settings()
             each = Learner.load(folder, *parts)
             try:
                 each.learn(task, watch=_Impatient(), checkpoints=checkpoints)

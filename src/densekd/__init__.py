@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from densekd.learn.learner import Learner
     from densekd.losses.distill import DenseDistillation
     from densekd.methods.weights import AdaptiveWeights
     from densekd.pool import TaskPool
 
-__all__ = ["AdaptiveWeights", "DenseDistillation", "TaskPool"]
+__all__ = ["AdaptiveWeights", "DenseDistillation", "Learner", "TaskPool"]
 __version__ = "0.1.0"
 
 
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> object:
         from densekd.losses.distill import DenseDistillation
 
         return DenseDistillation
+    if name == "Learner":
+        from densekd.learn.learner import Learner
+
+        return Learner
     if name == "TaskPool":
         from densekd.pool import TaskPool
 

@@ -150,10 +150,13 @@ with torch.inference_mode(False):
     _turn = torch.zeros((), dtype=torch.int64)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _handle(generator: torch.Generator) -> int:
     _generators[id(generator)] = generator
     return id(generator)
+
+
+# What torch.compiler.assume_constant_result does, which would import the whole compiler for it.
+_handle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.custom_op("densekd::draw_groups", mutates_args=("turn",))

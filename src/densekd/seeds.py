@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-Stream = Literal["order", "init", "batches", "augment", "groups", "memory", "split"]
+Stream = Literal["order", "init", "batches", "augment", "groups", "memory", "split", "noise"]
 
 
 @dataclass(frozen=True)

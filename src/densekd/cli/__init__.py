@@ -5,7 +5,21 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from densekd.cli import compare, data, methods, run
+from densekd.cli import (
+    compare,
+    compress,
+    data,
+    export,
+    flatness,
+    learn,
+    methods,
+    model,
+    predict,
+    report,
+    run,
+    sweep,
+    ui,
+)
 
 
 class _Sentences(TyperGroup):
@@ -27,8 +41,28 @@ app = typer.Typer(
     add_completion=False,
     help="Networks that learn new classes and keep the old ones, by dense distillation.",
 )
-app.command(epilog=run.EXAMPLES)(run.run)
-app.command(epilog=compare.EXAMPLES)(compare.compare)
-app.command(epilog=methods.EXAMPLES)(methods.methods)
-app.add_typer(run.config, name="config")
-app.add_typer(data.app, name="data")
+_OWN = "A model of your own"
+_BENCHMARKS = "Benchmarks and the paper's experiments"
+
+for command, examples in (
+    (learn.learn, learn.EXAMPLES),
+    (predict.predict, predict.EXAMPLES),
+    (model.info, model.INFO_EXAMPLES),
+    (model.history, model.HISTORY_EXAMPLES),
+    (model.undo, model.UNDO_EXAMPLES),
+    (export.export, export.EXAMPLES),
+    (ui.ui, ui.EXAMPLES),
+):
+    app.command(epilog=examples, rich_help_panel=_OWN)(command)
+for command, examples in (
+    (run.run, run.EXAMPLES),
+    (sweep.sweep, sweep.EXAMPLES),
+    (compare.compare, compare.EXAMPLES),
+    (report.report, report.EXAMPLES),
+    (flatness.flatness, flatness.EXAMPLES),
+    (compress.compress, compress.EXAMPLES),
+    (methods.methods, methods.EXAMPLES),
+):
+    app.command(epilog=examples, rich_help_panel=_BENCHMARKS)(command)
+app.add_typer(run.config, name="config", rich_help_panel=_BENCHMARKS)
+app.add_typer(data.app, name="data", rich_help_panel=_BENCHMARKS)

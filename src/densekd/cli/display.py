@@ -10,17 +10,21 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from densekd.cli import show
-from densekd.cli.estimate import Estimate, Left, stretches
+from densekd.cli.estimate import Estimate, Left
 from densekd.cli.signals import Interrupts
+from densekd.cli.subjects import subject_of
 from densekd.data.scenario import Task
+from densekd.experiment.compression import CompressionConfig
 from densekd.experiment.config import Config
 from densekd.experiment.record import StepRecord
 from densekd.experiment.run import Observer
 from densekd.learn.watch import Report
 
+Settings = Config | CompressionConfig
+
 
 @contextmanager
-def watching(config: Config, interrupts: Interrupts, *, quiet: bool) -> Iterator[Observer]:
+def watching(config: Settings, interrupts: Interrupts, *, quiet: bool) -> Iterator[Observer]:
     """An observer that fits where stderr goes; warnings are shown by the way."""
     console = show.console(stderr=True)
     with show.warnings(console):
@@ -47,11 +51,11 @@ class Quiet(Observer):
 class Lines(Quiet):
     """A line for each task, and now and then one about how far it is, as suits a file."""
 
-    def __init__(self, console: Console, config: Config, interrupts: Interrupts) -> None:
+    def __init__(self, console: Console, config: Settings, interrupts: Interrupts) -> None:
         super().__init__(interrupts)
         interrupts.on_first = self.stopping
         self.console = console
-        self.config = config
+        self.config, self.subject = config, subject_of(config)
         self.tasks: Sequence[Task] = ()
         self.estimate = Estimate([])
         self.pace = show.Pace()
@@ -68,16 +72,12 @@ class Lines(Quiet):
 
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
         """Say what will run, and what is left of it."""
-        config, self.tasks = self.config, tasks
-        method = config.method.make(config.course())
-        self.estimate = Estimate(stretches(method, tasks))
-        self.say(
-            f"{method.name} on {show.safe(config.data.source)} with {config.network}, "
-            f"seed {config.seed}: {_sizes([len(task.classes) for task in tasks])}."
-        )
+        self.tasks = tasks
+        self.estimate = Estimate(self.subject.stretches(tasks))
+        self.say(self.subject.headline(tasks))
         self.say(f"The run is kept in {show.safe(folder)}.")
-        if done:
-            self.say(f"{done} of the {len(tasks)} tasks are done already.")
+        if known := self.subject.done(done, len(tasks)):
+            self.say(known)
 
     def training(self, number: int, classes: Sequence[str]) -> None:
         """Begin a task."""
@@ -85,10 +85,7 @@ class Lines(Quiet):
 
     def shared_base(self, waiting: bool) -> None:
         """Say where the base task comes from."""
-        if waiting:
-            self.say("Another process is training the same base task; this one waits for it.")
-        else:
-            self.say("The base task was trained before, and is taken from there.")
+        self.say(self.subject.shared(waiting))
 
     def report(self, report: Report) -> None:
         """Say how far training is."""
@@ -99,13 +96,7 @@ class Lines(Quiet):
 
     def evaluated(self, record: StepRecord) -> None:
         """Say how well a task was learned."""
-        classes = show.names(self.tasks[record.number].classes)
-        accuracy = f"accuracy {show.percent(record.accuracy)} %"
-        if record.number:
-            old, new = show.percent(record.old_accuracy), show.percent(record.new_accuracy)
-            accuracy += f" (old {old}, new {new})"
-        took = show.duration(record.seconds)
-        self.say(f"task {record.number + 1} learned {classes}: {accuracy}, {took}")
+        self.say(self.subject.outcome(record, self.tasks[record.number].classes))
 
     def stopping(self) -> None:
         """Acknowledge a signal, from within its handler, where the console may be in use."""
@@ -119,7 +110,7 @@ class Lines(Quiet):
 
     def label(self, number: int, doing: str) -> str:
         """What is going on, people counting from one."""
-        return f"task {number + 1}/{len(self.tasks)} · {doing}"
+        return f"{self.subject.task(number, len(self.tasks))} · {doing}"
 
 
 class Bar(bars.Progress):
@@ -155,7 +146,7 @@ class Bar(bars.Progress):
 class Screen(Lines):
     """A bar for what is going on, below a line for each task that is done."""
 
-    def __init__(self, bar: Bar, config: Config, interrupts: Interrupts) -> None:
+    def __init__(self, bar: Bar, config: Settings, interrupts: Interrupts) -> None:
         super().__init__(bar.console, config, interrupts)
         self.bar = bar
 
@@ -215,13 +206,3 @@ def _facts(report: Report) -> list[str]:
     """The other numbers of a report."""
     losses = ", ".join(f"{slot} {loss:.3f}" for slot, loss in report.losses.items())
     return [losses, f"lr {report.lr:.2g}", f"{show.number(report.images_per_second)} images/s"]
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    """How a scenario's classes come."""
-    classes, tasks = f"{show.number(sum(sizes))} classes", f"{len(sizes)} tasks"
-    if len(sizes) == 1:
-        return f"{classes} in one task"
-    if len(set(sizes)) == 1:
-        return f"{classes} in {tasks} of {sizes[0]}"
-    return f"{classes} in {tasks}, {sizes[0]} first and then {sizes[1]} at a time"

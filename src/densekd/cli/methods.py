@@ -1,5 +1,6 @@
 """``densekd methods``: what methods there are, and what one of them minimises."""
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,8 +54,8 @@ def _list() -> None:
 
 
 def _explain(name: str, data: str) -> None:
-    from densekd.experiment.config import resolve
-    from densekd.methods.catalog import METHODS, what_kd_does
+    from densekd.experiment.config import as_tree, resolve
+    from densekd.methods.catalog import HOSTS, METHODS, what_kd_does
 
     config = resolve({"method": {"name": name}, "data": {"source": data}})
     method = config.method.make(config.course())
@@ -73,6 +74,11 @@ def _explain(name: str, data: str) -> None:
     for title, phases in (("the first task", method.base), ("later tasks", method.increment)):
         for phase in phases:
             console.print(f"{title}, {phase.name}: {_course(phase)}")
+    if config.method.host in HOSTS:
+        key = config.method.host.replace("-", "_")
+        settings = as_tree(config)["method"][key]
+        values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
+        console.print(f"\nIts own settings, method.{key}: {values}.", soft_wrap=True)
 
 
 def _course(phase: "Phase") -> str:

@@ -1,6 +1,5 @@
 """``densekd run`` and ``densekd config``: a benchmark run, and what it would be."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from rich.console import Console
 
 from densekd.cli import show
 from densekd.cli.settings import Settings, takes_settings
-from densekd.cli.signals import Interrupts, typed
+from densekd.cli.signals import first_process, resumable
 
 config = typer.Typer(no_args_is_help=True, help="See and check the settings of a run.")
 
@@ -41,8 +40,8 @@ def run(
     """Learn the classes of a data set in several tasks, and see how well they are kept."""
     from densekd.files import to_json
 
-    result = _result(settings, out, quiet or not _first())
-    if not _first():
+    result = _result(settings, out, quiet or not first_process())
+    if not first_process():
         return
     if json:
         typer.echo(to_json(result), nl=False)
@@ -75,29 +74,15 @@ def check_config(
 def _result(settings: Settings, out: Path, quiet: bool) -> dict[str, Any]:
     from densekd.cli.display import watching
     from densekd.experiment.run import run, run_folder
-    from densekd.learn.watch import Stopped
 
     configuration = settings.resolve()
     if not quiet and (run_folder(configuration, out) / "result.json").exists():
         typer.echo("This run was finished before; here is its result.", err=True)
-    with Interrupts() as interrupts:
-        try:
-            with watching(configuration, interrupts, quiet=quiet) as observer:
-                return run(configuration, out, observer)
-        except Stopped:
-            outcome = "Stopped and saved; to go on"
-        except KeyboardInterrupt:
-            outcome = "Left at once; to go on from the last save"
-        if not _first():
-            # With any other code than 0, Fabric would kill the first process before it is done.
-            raise typer.Exit(0)
-        typer.echo(f"{outcome}, repeat: {typed()}", err=True)
-        raise typer.Exit(interrupts.exit_code)
-
-
-def _first() -> bool:
-    """Whether this is the first of several processes that share a run, as launchers number them."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    with (
+        resumable() as interrupts,
+        watching(configuration, interrupts, quiet=quiet) as observer,
+    ):
+        return run(configuration, out, observer)
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:

@@ -71,7 +71,9 @@ class Settings:
     memory_total: Annotated[
         int | None, _option("Exemplars kept in all, instead of --memory.", panel=_HOW)
     ] = None
-    network: Annotated[str | None, _option("Such as resnet32.", panel=_HOW)] = None
+    network: Annotated[str | None, _option("Such as resnet32, or hf:NAME_OR_PATH.", panel=_HOW)] = (
+        None
+    )
     seed: Annotated[int | None, _option("Of all that is drawn; 1993 by default.", panel=_HOW)] = (
         None
     )
@@ -135,17 +137,26 @@ _KEYS = {
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that takes `Settings` first an option for each of their fields."""
-    names = [field.name for field in fields(Settings)]
+    return takes(Settings)(command)
 
-    def with_options(**given: Any) -> None:
-        settings = Settings(**{name: given.pop(name) for name in names})
-        command(settings, **given)
 
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    options = inspect.signature(Settings, eval_str=True).parameters.values()
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*options, *own)]
-    # typer reads what options there are from here.
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-    return with_options
+def takes(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that takes a dataclass first an option for each of its fields."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        names = [field.name for field in fields(options)]
+
+        def with_options(**given: Any) -> None:
+            chosen = options(**{name: given.pop(name) for name in names})
+            command(chosen, **given)
+
+        _, *own = inspect.signature(command, eval_str=True).parameters.values()
+        ours = inspect.signature(options, eval_str=True).parameters.values()
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*ours, *own)]
+        # typer reads what options there are from here.
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        return with_options
+
+    return decorate

@@ -1,12 +1,16 @@
 """Ctrl-C and SIGTERM as a request to save and leave."""
 
+import os
 import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
+
+import typer
 
 _ASKING = (signal.SIGINT, signal.SIGTERM)
 
@@ -42,6 +46,31 @@ class Interrupts:
             self.on_first()
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def resumable() -> Iterator[Interrupts]:
+    """For work that saves itself: if it is stopped, says how to go on, and ends the command."""
+    from densekd.learn.watch import Stopped
+
+    with Interrupts() as interrupts:
+        try:
+            yield interrupts
+            return
+        except Stopped:
+            outcome = "Stopped and saved; to go on"
+        except KeyboardInterrupt:
+            outcome = "Left at once; to go on from the last save"
+        if not first_process():
+            # With any other code than 0, Fabric would kill the first process before it is done.
+            raise typer.Exit(0)
+        typer.echo(f"{outcome}, repeat: {typed()}", err=True)
+        raise typer.Exit(interrupts.exit_code)
+
+
+def first_process() -> bool:
+    """Whether this is the first of several processes that share a run, as launchers number them."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def typed() -> str:

@@ -1,12 +1,16 @@
 """Augmentation of whole batches, on the device where the images are."""
 
-from typing import NamedTuple
+import copy
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from densekd.data import autoaugment
 from densekd.data.dataset import Channels
+
+Strength = Literal["usual", "heavy"]
 
 
 class Draws(NamedTuple):
@@ -15,6 +19,7 @@ class Draws(NamedTuple):
     corners: Tensor  # int64 [n, 2], the upper left corner of the crop in the padded image
     flipped: Tensor  # bool [n]
     brightness: Tensor  # float [n], the factor of the pixels
+    heavy: Tensor  # float [n, k], uniform numbers for what is heavy; k is 0 where nothing is
 
     def take(self, index: Tensor | slice) -> "Draws":
         """The draws for some of the images."""
@@ -36,6 +41,9 @@ class Augment(nn.Module):
         brightness: multiply each image by up to this much more or less, 0 for none.
     """
 
+    heavy = False
+    mixup = 0.0
+
     def __init__(
         self,
         mean: Channels,
@@ -50,6 +58,7 @@ class Augment(nn.Module):
             raise ValueError(
                 f"Can't augment with padding={padding}, brightness={brightness}, std={std}."
             )
+        self.mean, self.std = mean, std
         self.padding = padding
         self.flip = flip
         self.brightness = brightness
@@ -63,16 +72,46 @@ class Augment(nn.Module):
         corners = torch.randint(2 * self.padding + 1, (n, 2), generator=generator, device=device)
         uniform = torch.rand(n, 2, generator=generator, device=device)
         flipped = (uniform[:, 0] < 0.5) & self.flip
-        return Draws(corners, flipped, 1 + self.brightness * (2 * uniform[:, 1] - 1))
+        brightness = 1 + self.brightness * (2 * uniform[:, 1] - 1)
+        # Drawn last, so that the rest is the same with them and without.
+        numbers = autoaugment.NUMBERS + 2 if self.heavy else 0
+        heavy = torch.rand(n, numbers, generator=generator, device=device)
+        return Draws(corners, flipped, brightness, heavy)
 
     def forward(self, pixels: Tensor, draws: Draws) -> Tensor:
         """Augmented, normalised images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
+        if self.heavy:
+            pixels = _with_hole(pixels, draws.heavy[:, autoaugment.NUMBERS :])
         if self.padding or self.flip:
             pixels = self._crop_and_flip(pixels, draws)
+        if self.heavy:
+            pixels = autoaugment.distorted(pixels, draws.heavy)
         if self.brightness == 0:
             return self.normalise(pixels)
         bright = pixels * draws.brightness.view(-1, 1, 1, 1)
         return self.normalise(bright.clamp_(max=255))
+
+    def decoded(self, pixels: Tensor, draws: Draws) -> Tensor:
+        """The same of images that were cropped and flipped as they were decoded."""
+        if self.heavy:
+            pixels = _with_hole(pixels, draws.heavy[:, autoaugment.NUMBERS :])
+            pixels = autoaugment.distorted(pixels, draws.heavy)
+        return self.normalise(pixels)
+
+    def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
+        """The same augmentation with more to it, as a phase may want.
+
+        Args:
+            strength: ``heavy`` is CCIL's: a black hole of half an image's side, crops of images
+                that are mirrored at their borders instead of padded, and AutoAugment.
+            mixup: alpha; each batch is blended with itself in another order by a share from
+                Beta(alpha, alpha), see `densekd.data.batches.blended`. 0 for none.
+        """
+        if mixup < 0:
+            raise ValueError(f"mixup must be at least 0, not {mixup}.")
+        other = copy.copy(self)
+        other.heavy, other.mixup = strength == "heavy", mixup
+        return other
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Normalised images: ``[B, 3, H, W]``, 0 to 255, to float of the same shape."""
@@ -82,7 +121,7 @@ class Augment(nn.Module):
     def _crop_and_flip(self, pixels: Tensor, draws: Draws) -> Tensor:
         # One gather of single pixels in the padded plane does both, faster than slicing.
         batch, channels, height, width = pixels.shape
-        padded = pad(pixels, (self.padding,) * 4).flatten(2)
+        padded = self._padded(pixels).flatten(2)
         row = torch.arange(height, device=pixels.device)
         column = torch.arange(width, device=pixels.device)
         column = torch.where(draws.flipped[:, None], width - 1 - column, column)
@@ -91,3 +130,25 @@ class Augment(nn.Module):
         index = rows[:, :, None] * (width + 2 * self.padding) + columns[:, None, :]
         index = index.view(batch, 1, -1).expand(-1, channels, -1)
         return padded.gather(2, index).view_as(pixels)
+
+    def _padded(self, pixels: Tensor) -> Tensor:
+        if not self.heavy:
+            return pad(pixels, (self.padding,) * 4)
+        # torch mirrors no bytes.
+        rows, columns = (_mirrored(side, self.padding, pixels.device) for side in pixels.shape[2:])
+        return pixels[:, :, rows][:, :, :, columns]
+
+
+def _mirrored(side: int, padding: int, device: torch.device) -> Tensor:
+    """Indices of a side that goes on beyond its ends as a mirror shows it."""
+    index = torch.arange(-padding, side + padding, device=device).abs()
+    return (side - 1 - (side - 1 - index).abs()).clamp(min=0)
+
+
+def _with_hole(pixels: Tensor, centre: Tensor) -> Tensor:
+    """Cutout: a black square of half a side, about a point ``[B, 2]``, from 0 to below 1."""
+    near = []
+    for axis, side in enumerate(pixels.shape[2:]):
+        offset = torch.arange(side, device=pixels.device) - (centre[:, axis, None] * side).long()
+        near.append((offset >= -(side // 4)) & (offset < side // 4))
+    return pixels.masked_fill((near[0][:, :, None] & near[1][:, None])[:, None], 0)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -16,11 +17,19 @@ from densekd.data.decode import CropDataset, UnreadableImage
 from densekd.seeds import Seeds
 
 
+class Blend(NamedTuple):
+    """What was mixed into the images of a batch."""
+
+    labels: Tensor  # int64 [B], of the images that were mixed in
+    share: float  # what is left of the images themselves, from 0 to 1
+
+
 class Batch(NamedTuple):
     """Images ready for a network, and their labels."""
 
     images: Tensor  # float [B, 3, H, W]
     labels: Tensor  # int64 [B]
+    blend: Blend | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,9 @@ class Batches:
         order = torch.randperm(len(self._reader.labels), generator=seeds.generator("batches"))
         parts = torch.arange(len(order)).tensor_split(len(self))
         shares = [self._share.of(part) for part in parts]
-        return self._reader.augmented(order, shares[skip:], seeds.number("augment"))
+        batches = self._reader.augmented(order, shares[skip:], seeds.number("augment"))
+        alpha = self._reader.augment.mixup
+        return blended(batches, alpha, seeds.at("mixup"), skip) if alpha else batches
 
     def endless(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
         """Epoch after epoch, each in an order of its own: what is paired with epoch ``number``."""
@@ -108,6 +119,25 @@ def pairs(
 def in_order(data: Split, size: int, augment: Augment, *, workers: int = 0) -> Iterator[Batch]:
     """All images once, as they come, not augmented: for testing and for features."""
     return _Reader(data.images, data.labels, augment, workers).plain(size)
+
+
+def blended(
+    batches: Iterable[Batch], alpha: float, seeds: Seeds, skipped: int = 0
+) -> Iterator[Batch]:
+    """Mixup: each batch blended with itself in another order, by a share from Beta(alpha, alpha).
+
+    Args:
+        batches: those of an epoch.
+        alpha: positive; the smaller, the nearer the share is to 0 or 1.
+        seeds: draws orders and shares, for each batch by itself.
+        skipped: how many batches of the epoch were left out.
+    """
+    for number, batch in enumerate(batches, skipped):
+        draw = np.random.default_rng(seeds.at(number).number("augment"))
+        share = float(draw.beta(alpha, alpha))
+        order = torch.from_numpy(draw.permutation(len(batch.labels))).to(batch.labels.device)
+        images = share * batch.images + (1 - share) * batch.images[order]
+        yield Batch(images, batch.labels, Blend(batch.labels[order], share))
 
 
 class _Reader:
@@ -133,42 +163,43 @@ class _Reader:
 
     def augmented(self, order: Tensor, parts: list[Tensor], seed: int) -> Iterator[Batch]:
         """The images at ``order[part]`` for each part, augmented by what ``seed`` draws."""
-        if self.pixels is None:
-            yield from self._decoded([order[part] for part in parts], seed)
-            return
         # All at once, and for all ranks alike: the augmentation doesn't depend on their number.
         draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
+        rows = [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+        if self.pixels is None:
+            files = self._decoded([order[part] for part in rows], seed)
+            for part, (pixels, labels) in zip(rows, files, strict=True):
+                yield Batch(self.augment.decoded(pixels, draws.take(part)), labels)
+            return
         order = order.to(self.device)
-        for part in parts:
-            rows = slice(int(part[0]), int(part[-1]) + 1)
-            index = order[rows]
-            yield Batch(self.augment(self.pixels[index], draws.take(rows)), self.labels[index])
+        for part in rows:
+            index = order[part]
+            yield Batch(self.augment(self.pixels[index], draws.take(part)), self.labels[index])
 
     def plain(self, size: int) -> Iterator[Batch]:
         """All images in their order, ``size`` at a time."""
         if len(self.labels) == 0:
             return
         if self.pixels is None:
-            yield from self._decoded(list(torch.arange(len(self.labels)).split(size)), None)
+            parts = list(torch.arange(len(self.labels)).split(size))
+            for pixels, labels in self._decoded(parts, None):
+                yield Batch(self.augment.normalise(pixels), labels)
             return
         for pixels, labels in zip(self.pixels.split(size), self.labels.split(size), strict=True):
             yield Batch(self.augment.normalise(pixels), labels)
 
-    def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[Batch]:
+    def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pixels and labels of each part's images, cropped by what ``seed`` draws."""
         self._plan[:] = [[(i, seed) for i in part.tolist()] for part in parts]
         self._begun += 1
         turn = self._begun
         for part, pixels in zip(parts, _in_one_sentence(self._loader), strict=True):
-            yield self._batch(part, pixels)
+            yield pixels.to(self.device, non_blocking=True), self.labels[part.to(self.device)]
             if self._begun != turn:
                 # The workers are shared: the next images would be those of the other epoch.
                 raise RuntimeError(
                     "Another epoch of the same Batches was begun before this one ended."
                 )
-
-    def _batch(self, part: Tensor, pixels: Tensor) -> Batch:
-        pixels = pixels.to(self.device, non_blocking=True)
-        return Batch(self.augment.normalise(pixels), self.labels[part.to(self.device)])
 
 
 def _in_one_sentence(loader: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -52,11 +52,26 @@ def open_rgb(file: Path | bytes) -> Image.Image:
     """
     with _reading(file) as image:
         image.load()
-        # Tags may be damaged where the picture isn't. In place, it is turned before they are read
-        # a second time.
-        with suppress(Exception):
-            ImageOps.exif_transpose(image, in_place=True)
-        return _to_rgb(image)
+        return upright_rgb(image)
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An image that Pillow has opened, in RGB and upright; see `open_rgb`. It may be turned too."""
+    # Tags may be damaged where the picture isn't. In place, it is turned before they are read
+    # a second time.
+    with suppress(Exception):
+        ImageOps.exif_transpose(image, in_place=True)
+    return _to_rgb(image)
+
+
+def width_and_height(file: Path) -> tuple[int, int]:
+    """The size of an image in a file, by its header alone, and before it is turned upright.
+
+    Raises:
+        UnreadableImage: it is missing, not an image or too large.
+    """
+    with _reading(file) as image:
+        return image.size
 
 
 def why_unreadable(file: Path, *, header_only: bool = False) -> str | None:

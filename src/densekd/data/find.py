@@ -134,14 +134,16 @@ def _find_in_class(folder: Path) -> tuple[list[Path], list[LeftOut]]:
     images = [file for file in inside.files if _is_image(file)]
     left_out = list(inside.others)
     left_out += [(nested, "a folder in a class folder") for nested in inside.folders.values()]
-    left_out += [
-        (file, f"{file.suffix!r} is not the ending of an image file that is read here")
-        for file in inside.files
-        if not _is_image(file)
-    ]
+    left_out += [(file, _why_no_image(file)) for file in inside.files if not _is_image(file)]
     if not images:
         left_out.append((folder, "a class folder without images"))
     return images, left_out
+
+
+def _why_no_image(file: Path) -> str:
+    if file.suffix.lower() in (".heic", ".heif"):
+        return "HEIC is not read here; convert it to JPEG or PNG, as phones do when sharing a photo"
+    return f"{file.suffix!r} is not the ending of an image file that is read here"
 
 
 def _is_image(file: Path) -> bool:

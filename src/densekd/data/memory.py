@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from densekd.checks import check_choice
-from densekd.data.dataset import Images, Split, images_from_state, join_images
+from densekd.data.dataset import Images, Split, images_from_state, join_images, join_splits
 
 Selection = Literal["random", "herding", "greedy"]
 # iCaRL's code gives up after so many picks, repeated ones included.
@@ -60,6 +60,7 @@ class ExemplarMemory:
         self.quota = quota
         self.selection: Selection = selection
         self._kept: list[Images] = []
+        self._more: dict[int, Images] = {}
 
     @property
     def classes(self) -> int:
@@ -70,7 +71,12 @@ class ExemplarMemory:
         return sum(len(images) for images in self._kept)
 
     def learn(
-        self, train: Split, classes: int, generator: torch.Generator, features: Tensor | None = None
+        self,
+        train: Split,
+        classes: int,
+        generator: torch.Generator,
+        features: Tensor | None = None,
+        first: Split | None = None,
     ) -> None:
         """Keep exemplars of the next ``classes`` classes, and fewer of the others if need be.
 
@@ -79,6 +85,7 @@ class ExemplarMemory:
             classes: how many new classes there are.
             generator: draws the images where they are drawn.
             features: ``[len(train), D]``, one row per image, where they are herded.
+            first: further images of these classes, which are kept before any that are chosen.
         """
         if self.selection != "random" and features is None:
             raise ValueError(f"selection={self.selection!r} needs the images' features.")
@@ -89,41 +96,73 @@ class ExemplarMemory:
         # Raises, before anything changes, if these could not be kept together later.
         join_images([*self._kept[:1], train.images.take(torch.arange(0))])
         quota = self.quota.of(self.classes + classes)
-        if quota == 0 and self.quota.total:
-            logger.warning("No class keeps an exemplar: the memory is smaller than the classes.")
-        counts = torch.bincount(ranks, minlength=classes)
-        few = int((counts < quota).sum())
-        if few and self.quota != EVERYTHING:
-            logger.warning(
-                "%d of the %d new classes have fewer images than the %d exemplars that a class may "
-                "keep, the least %d: all of them are kept.",
-                few,
-                classes,
-                quota,
-                int(counts.min()),
-            )
-        chosen = self._choose(ranks, counts, quota, generator, features)
-        self._kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]
-        self._kept += [train.images.take(index) for index in chosen]
+        chosen = [train.images.take(i) for i in self.choose(train, classes, generator, features)]
+        if first is not None:
+            chosen = [
+                join_images([first.take(torch.nonzero(first.labels == rank).flatten()).images, own])
+                for rank, own in enumerate(chosen, self.classes)
+            ]
+        self._notice(torch.tensor([len(images) for images in chosen]), quota)
+        for rank, more in self._more.items():
+            both = join_images([self._kept[rank], more])
+            self._kept[rank] = both.take(torch.randperm(len(both), generator=generator))
+        self._more = {}
+        self._kept = [_at_most(quota, images) for images in [*self._kept, *chosen]]
 
-    def rehearsed(self, train: Split, classes: int, generator: torch.Generator) -> Split:
-        """What the next ``classes`` classes are trained with, before exemplars are chosen of them.
+    def add(self, more: Split) -> None:
+        """Lend more images of classes that were learned, until the next classes are.
 
-        The exemplars of all other classes, and as many images of each new class, drawn as
-        ``random`` would choose them.
+        Until then they count as exemplars beyond the quota. When `learn` is called, the exemplars
+        of their classes are drawn anew from the old ones and these.
+
+        Args:
+            more: images whose labels are ranks below ``self.classes``.
         """
-        ranks = train.labels - self.classes
+        if bool(((more.labels < 0) | (more.labels >= self.classes)).any()):
+            raise ValueError(f"More images can be had of the {self.classes} learned classes only.")
+        join_images([*self._kept[:1], more.images.take(torch.arange(0))])  # or raises
+        for rank in more.labels.unique().tolist():
+            self._more[rank] = more.images.take(torch.nonzero(more.labels == rank).flatten())
+
+    def choose(
+        self, train: Split, classes: int, generator: torch.Generator, features: Tensor | None = None
+    ) -> list[Tensor]:
+        """Which images of the next ``classes`` classes would be kept, chosen as in `learn`.
+
+        Without features they are drawn, whatever the selection.
+
+        Returns:
+            Per class, indices into ``train`` in the order of their selection.
+        """
+        counts = torch.bincount(train.labels - self.classes, minlength=classes)
+        members = train.labels.argsort(stable=True).split(counts.tolist())
         quota = self.quota.of(self.classes + classes)
-        counts = torch.bincount(ranks, minlength=classes)
-        drawn = self._choose(ranks, counts, quota, generator, None)
-        kept = [images.take(torch.arange(min(quota, len(images)))) for images in self._kept]
-        return _labelled([*kept, *(train.images.take(index) for index in drawn)])
+        if features is None or self.selection == "random":
+            orders = [torch.randperm(len(index), generator=generator) for index in members]
+        else:
+            if len(features) != len(train):
+                raise ValueError(f"{len(train)} images have {len(features)} rows of features.")
+            select = herding if self.selection == "herding" else greedy
+            orders = select([features[index] for index in members], quota)
+        return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
+
+    def rehearsed(self, train: Split, classes: int, chosen: Tensor) -> Split:
+        """What all classes are trained with: the exemplars as `learn` would leave them.
+
+        Args:
+            train: images of the next classes.
+            classes: how many there are.
+            chosen: indices of those that stand for them, class by class; see `choose`.
+        """
+        quota = self.quota.of(self.classes + classes)
+        kept = self._lent([_at_most(quota, images) for images in self._kept])
+        return join_splits([_labelled(kept), train.take(chosen)])
 
     def exemplars(self) -> Split:
         """All exemplars, class by class."""
         if not self._kept:
             raise ValueError("No class was learned yet, so there are no exemplars.")
-        return _labelled(self._kept)
+        return _labelled(self._lent(self._kept))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The exemplars themselves, not where they came from, as tensors by name."""
@@ -143,24 +182,31 @@ class ExemplarMemory:
             kept = [images.take(part) for part in torch.arange(len(images)).split(counts)]
         self._kept = kept
 
-    def _choose(
-        self,
-        ranks: Tensor,
-        counts: Tensor,
-        quota: int,
-        generator: torch.Generator,
-        features: Tensor | None,
-    ) -> list[Tensor]:
-        """The indices of each class's exemplars, in the order of their selection."""
-        members = ranks.argsort(stable=True).split(counts.tolist())
-        if features is None or self.selection == "random":
-            orders = [torch.randperm(len(index), generator=generator) for index in members]
-        else:
-            if len(features) != len(ranks):
-                raise ValueError(f"{len(ranks)} images have {len(features)} rows of features.")
-            select = herding if self.selection == "herding" else greedy
-            orders = select([features[index] for index in members], quota)
-        return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
+    def _lent(self, kept: list[Images]) -> list[Images]:
+        """Each class's images, with those that were lent."""
+        return [
+            join_images([images, self._more[rank]]) if rank in self._more else images
+            for rank, images in enumerate(kept)
+        ]
+
+    def _notice(self, counts: Tensor, quota: int) -> None:
+        """Say so if new classes, of so many images, can't keep as many as they may."""
+        if quota == 0 and self.quota.total:
+            logger.warning("No class keeps an exemplar: the memory is smaller than the classes.")
+        few = int((counts < quota).sum())
+        if few and self.quota != EVERYTHING:
+            logger.warning(
+                "%d of the %d new classes have fewer images than the %d exemplars that a class may "
+                "keep, the least %d: all of them are kept.",
+                few,
+                len(counts),
+                quota,
+                int(counts.min()),
+            )
+
+
+def _at_most(quota: int, images: Images) -> Images:
+    return images.take(torch.arange(min(quota, len(images))))
 
 
 def _labelled(kept: list[Images]) -> Split:

@@ -1,4 +1,4 @@
-"""Images held out for testing, class by class."""
+"""Parts of a split, class by class: what is held out for testing, or the first of each."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,17 +17,24 @@ def apart(split: Split, fraction: float, seed: int, most: int | None = None) -> 
         split: images and labels.
         fraction: of each class, what is held out.
         seed: draws it.
-        most: how many images of a class are held out at the most.
+        most: as if no class had more images than this.
     """
-    chosen = held_out(split.labels.tolist(), fraction, seed)
-    if most is not None:
-        for label in split.labels.unique().tolist():
-            extra = torch.nonzero(chosen & (split.labels == label)).flatten()[most:]
-            chosen[extra] = False
+    chosen = held_out(split.labels.tolist(), fraction, seed, most)
     return split.take(torch.nonzero(~chosen).flatten()), split.take(torch.nonzero(chosen).flatten())
 
 
-def held_out(classes: Sequence[str | int], fraction: float, seed: int) -> Tensor:
+def first_of_each(split: Split, count: int) -> Split:
+    """The first ``count`` images of each class, or all of a class that has fewer."""
+    ranks = torch.empty_like(split.labels)
+    for label in split.labels.unique():
+        own = split.labels == label
+        ranks[own] = torch.arange(int(own.sum()))
+    return split.take(torch.nonzero(ranks < count).flatten())
+
+
+def held_out(
+    classes: Sequence[str | int], fraction: float, seed: int, most: int | None = None
+) -> Tensor:
     """Draw test images from those of each class.
 
     A class of several images has at least one on either side; one of a single image keeps it to
@@ -37,6 +44,7 @@ def held_out(classes: Sequence[str | int], fraction: float, seed: int) -> Tensor
         classes: the class of each of n images.
         fraction: of each class, what is kept for testing; 0 for nothing.
         seed: draws them.
+        most: as many are drawn as if no class had more images than this.
 
     Returns:
         bool ``[n]``.
@@ -46,7 +54,12 @@ def held_out(classes: Sequence[str | int], fraction: float, seed: int) -> Tensor
         places[label].append(place)
     chosen = torch.zeros(len(classes), dtype=torch.bool)
     for label, own in places.items():
-        count = min(max(1, round(len(own) * fraction)), len(own) - 1) if fraction else 0
+        count = held_count(len(own) if most is None else min(len(own), most), fraction)
         order = torch.randperm(len(own), generator=Seeds(seed).at(label).generator("split"))
         chosen[torch.tensor(own)[order[:count]]] = True
     return chosen
+
+
+def held_count(images: int, fraction: float) -> int:
+    """How many images of a class are held out: never all, and at least one if it has several."""
+    return max(0, min(max(1, round(images * fraction)), images - 1)) if fraction else 0

@@ -1,32 +1,50 @@
 """From a configuration to what it stands for: the only such place."""
 
-import re
+import dataclasses
 
 import torch
 
 from densekd.data.augment import Augment
-from densekd.data.dataset import Dataset, Progress, Split
+from densekd.data.dataset import Dataset, Progress
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
+from densekd.data.split import first_of_each
+from densekd.experiment.compression import CompressionConfig
 from densekd.experiment.config import Config
 from densekd.learn.engine import Engine
 from densekd.learn.learner import Learner, Settings
+from densekd.methods.method import Method
+from densekd.nn.catalog import make_backbone as make_backbone
 from densekd.nn.network import Backbone
-from densekd.nn.podnet import podnet_resnet, podnet_resnet18
-from densekd.nn.resnet import cifar_resnet, resnet18
-from densekd.nn.wideresnet import WideResNet
+from densekd.nn.pretrained import own_statistics
 from densekd.seeds import Seeds
-
-NETWORKS = (
-    "resnet20, resnet32, ... and wrn-40-4, ... for small images, resnet18 for large, and PODNet's "
-    "own, podnet32 and podnet18"
-)
 
 
 def make_scenario(config: Config, on_progress: Progress | None = None) -> Scenario:
     """Read the data, and divide its classes into tasks."""
-    data, scenario = config.data, config.scenario
+    scenario = config.scenario
+    return Scenario.of(
+        make_dataset(config, on_progress),
+        steps=scenario.steps,
+        base=scenario.base,
+        increment=scenario.increment,
+        equal=scenario.equal,
+        order=scenario.order,
+    )
+
+
+def make_whole(config: CompressionConfig, on_progress: Progress | None = None) -> Scenario:
+    """Read the data as one task of all classes, in the order that groups are blocks of."""
+    dataset = make_dataset(config, on_progress)
+    return Scenario.of(dataset, base=len(dataset.classes), steps=0, order=config.order)
+
+
+def make_dataset(
+    config: Config | CompressionConfig, on_progress: Progress | None = None
+) -> Dataset:
+    """Read the data."""
+    data = config.data
     options = SourceOptions(
         data_dir=data.dir,
         image_size=data.image_size,
@@ -36,31 +54,15 @@ def make_scenario(config: Config, on_progress: Progress | None = None) -> Scenar
         label_column=data.label_column,
     )
     dataset = load(data.source, options, on_progress=on_progress)
-    if data.per_class is not None:
-        dataset = fewer(dataset, data.per_class)
-    return Scenario.of(
-        dataset,
-        steps=scenario.steps,
-        base=scenario.base,
-        increment=scenario.increment,
-        equal=scenario.equal,
-        order=scenario.order,
-    )
+    return dataset if data.per_class is None else fewer(dataset, data.per_class)
 
 
 def fewer(dataset: Dataset, per_class: int) -> Dataset:
     """The data set with the first ``per_class`` training images of each class."""
-    labels = dataset.train.labels
-    ranks = torch.empty_like(labels)
-    for label in range(len(dataset.classes)):
-        own = labels == label
-        ranks[own] = torch.arange(int(own.sum()))
-    train: Split = dataset.train.take(torch.nonzero(ranks < per_class).flatten())
-    parts = dataset.name, dataset.classes, train, dataset.test, dataset.mean, dataset.std
-    return Dataset(*parts)
+    return dataclasses.replace(dataset, train=first_of_each(dataset.train, per_class))
 
 
-def make_engine(config: Config) -> Engine:
+def make_engine(config: Config | CompressionConfig) -> Engine:
     """Where it is computed."""
     engine = config.engine
     return Engine(engine.accelerator, engine.devices, engine.precision)
@@ -68,33 +70,37 @@ def make_engine(config: Config) -> Engine:
 
 def make_learner(config: Config, dataset: Dataset, engine: Engine) -> Learner:
     """A learner that has learned nothing yet; its weights are drawn from the seed."""
+    backbone = _drawn(config.network, config.seed)
+    method = config.method.make(config.course())
+    quota = Quota(config.memory.per_class, config.memory.total)
+    memory = ExemplarMemory(quota, config.memory.selection)
+    return Learner(backbone, method, memory, _settings(config, dataset, backbone, engine))
+
+
+def make_pupil(
+    config: CompressionConfig, network: str, method: Method, dataset: Dataset, engine: Engine
+) -> Learner:
+    """A teacher or student that has learned nothing yet, and that will keep no exemplars."""
+    backbone = _drawn(network, config.seed)
+    settings = _settings(config, dataset, backbone, engine)
+    return Learner(backbone, method, ExemplarMemory(Quota(0)), settings)
+
+
+def _drawn(network: str, seed: int) -> Backbone:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Seeds(config.seed).number("init"))
-        backbone = make_backbone(config.network)
+        torch.manual_seed(Seeds(seed).number("init"))
+        return make_backbone(network)
+
+
+def _settings(
+    config: Config | CompressionConfig, dataset: Dataset, backbone: Backbone, engine: Engine
+) -> Settings:
+    mean, std = own_statistics(backbone) or (dataset.mean, dataset.std)
     augment = Augment(
-        dataset.mean,
-        dataset.std,
+        mean,
+        std,
         padding=config.augment.padding,
         flip=config.augment.flip,
         brightness=config.augment.brightness,
     )
-    method = config.method.make(config.course())
-    quota = Quota(config.memory.per_class, config.memory.total)
-    memory = ExemplarMemory(quota, config.memory.selection)
-    settings = Settings(augment, config.seed, engine, config.engine.workers)
-    return Learner(backbone, method, memory, settings)
-
-
-def make_backbone(name: str) -> Backbone:
-    """The network of that name, such as ``resnet32``, ``resnet18`` or ``wrn-40-4``."""
-    if name == "resnet18":
-        return resnet18()
-    if name == "podnet18":
-        return podnet_resnet18()
-    if found := re.fullmatch(r"podnet(\d+)", name):
-        return podnet_resnet(int(found[1]))
-    if found := re.fullmatch(r"resnet(\d+)", name):
-        return cifar_resnet(int(found[1]))
-    if found := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
-        return WideResNet(int(found[1]), int(found[2]))
-    raise ValueError(f"There is no network {name!r}; there are {NETWORKS}.")
+    return Settings(augment, config.seed, engine, config.engine.workers)

@@ -2,12 +2,23 @@
 
 import dataclasses
 import difflib
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -24,6 +35,11 @@ from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions
 from densekd.methods.method import Method, Schedule
 from densekd.methods.podnet import PodnetOptions
 from densekd.methods.ucir import UcirOptions
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Checked = TypeVar("Checked", bound="DataclassInstance")
 
 # The descriptions are what a user reads after "must be".
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
@@ -181,7 +197,6 @@ class EngineConfig:
     workers: Natural = 0
 
 
-@with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """All settings of a run; `resolve` makes them from what a user wrote.
@@ -221,9 +236,6 @@ class Config:
         return Course(training.base.scaled(share), training.increment.scaled(share), finish)
 
 
-_ADAPTER = TypeAdapter(Config)
-
-
 def resolve(tree: Mapping[str, Any]) -> Config:
     """All settings, from those that a user gave and what is usual for such data.
 
@@ -233,27 +245,46 @@ def resolve(tree: Mapping[str, Any]) -> Config:
     Raises:
         ValueError: with one sentence that names the setting and what it may be.
     """
-    tree = _uniform(tree)
-    tree = merge(usual(tree), tree)
+    tree = uniform(tree)
+    return checked(Config, merge(usual(tree), tree))
+
+
+def checked(kind: type[Checked], tree: Mapping[str, Any]) -> Checked:
+    """Settings as the frozen dataclass that says what they may be.
+
+    Args:
+        kind: the dataclass, whose sections are dataclasses too.
+        tree: sections as nested mappings; what has no default must be there.
+
+    Raises:
+        ValueError: with one sentence that names the setting and what it may be.
+    """
     try:
         # Strict JSON is what fits TOML: a list is a tuple and text a path, but "5" is no number.
-        return _ADAPTER.validate_json(json.dumps(tree, default=as_text))
+        made: Checked = _adapter(kind).validate_json(json.dumps(tree, default=as_text))
     except ValidationError as error:
-        raise ValueError(_sentence(error, tree)) from None
+        raise ValueError(_sentence(error, tree, kind)) from None
+    return made
 
 
-def as_tree(config: Config) -> dict[str, Any]:
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    strict = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return TypeAdapter(with_config(strict)(kind))
+
+
+def as_tree(config: "DataclassInstance") -> dict[str, Any]:
     """All settings as JSON has them: paths are text, and what is unset is None."""
     return plain(dataclasses.asdict(config))
 
 
-def as_toml(config: Config) -> str:
+def as_toml(config: "DataclassInstance") -> str:
     """All settings as TOML without those unset, from which `resolve` makes the same again."""
     return "\n".join(toml_lines(as_tree(config))) + "\n"
 
 
-def influential(config: Config) -> dict[str, Any]:
-    """The settings without those that can't change a result."""
+def influential(config: "DataclassInstance") -> dict[str, Any]:
+    """The settings without those that can't change a result, which are of data and engine."""
     tree = as_tree(config)
     del tree["data"]["dir"], tree["engine"]["workers"]
     return tree
@@ -280,11 +311,13 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         "streams": method.streams,
         # Finetuning and the paper's methods learn the base alike, baselines each in their own way.
         "method": own and {own: tree["method"][_key(own)], **further},
+        # How many images are held out of training follows from how many are kept.
+        **({"memory": tree["memory"]} if method.held_out else {}),
         "schedule": plain(dataclasses.asdict(config.course().base)),
     }
 
 
-def _uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Write in one way what may be written in several: ``epochs = "30%"``, ``precision = 32``."""
     if isinstance(tree.get("epochs"), str):
         tree = {**tree, "epochs": _epochs(tree["epochs"])}
@@ -346,18 +379,18 @@ def _settings(section: type, prefix: str = "") -> dict[str, Any]:
     return settings
 
 
-def _sentence(error: ValidationError, tree: Mapping[str, Any]) -> str:
+def _sentence(error: ValidationError, tree: Mapping[str, Any], kind: type) -> str:
     """What is wrong first of all; a misspelt key comes before what follows from it."""
     errors = error.errors(include_url=False)
     unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]
     first = (unknown or errors)[0]
     path = [str(part) for part in first["loc"]]
-    settings = _settings(Config)
+    settings = _settings(kind)
     if unknown:
         host = str(given(tree, "method", "name")).partition("+")[0]
         foreign = tuple(f"method.{_key(other)}." for other in HOSTS if other != host)
-        near = {key: kind for key, kind in settings.items() if not key.startswith(foreign)}
-        return _no_setting(path, near)
+        near = {key: own for key, own in settings.items() if not key.startswith(foreign)}
+        return _no_setting(path, near, kind)
     if first["type"] == "json_invalid":
         return "A setting has bytes in it that are no text; rename what it names."
     while ".".join(path) not in settings:
@@ -370,7 +403,7 @@ def _sentence(error: ValidationError, tree: Mapping[str, Any]) -> str:
     return f"{key} must be {expected}, not {given(tree, *path)!r}."
 
 
-def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
+def _no_setting(path: Sequence[str], settings: Mapping[str, Any], root: type) -> str:
     key = ".".join(path)
 
     def likeness(known: str) -> tuple[float, float]:
@@ -381,5 +414,5 @@ def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
     near = max(settings, key=likeness)
     if likeness(near)[0] >= 0.6:
         return f"{key} is not a setting; did you mean {near}?"
-    section = settings[".".join(path[:-1])] if path[1:] else Config
+    section = settings[".".join(path[:-1])] if path[1:] else root
     return f"{key} is not a setting; there are {', '.join(get_type_hints(section))}."

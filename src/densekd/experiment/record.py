@@ -1,13 +1,18 @@
 """What is written down of a run, step by step and at its end."""
 
+import functools
 import math
+import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import densekd
 from densekd.data.scenario import Task
@@ -102,6 +107,64 @@ def versions() -> dict[str, str]:
     """What a run was computed with."""
     ours = {"densekd": densekd.__version__, "python": platform.python_version()}
     return {**ours, **{package: version(package) for package in _PACKAGES}}
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the source, with a ``+`` if it was changed since; None if it is installed.
+
+    Asked once, for what runs is what was there when the process began.
+    """
+    source = Path(__file__)
+    # Tracked: an environment may lie in a checkout that is none of ours.
+    if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
+        return None
+    head = _git(source.parent, "rev-parse", "HEAD")
+    package = str(Path(densekd.__file__).parent)
+    changed = _git(source.parent, "diff", "--quiet", "HEAD", "--", package) is None
+    return head and head + ("+" if changed else "")
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What a run was computed on; None is what can't be told.
+
+    Returns:
+        ``processor`` and ``accelerator`` by name, ``cores`` and ``memory``, in bytes, of all.
+    """
+    cuda = device.type == "cuda"
+    other = None if device.type == "cpu" else device.type
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory": _memory(),
+        "accelerator": torch.cuda.get_device_name(device) if cuda else other,
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None if it fails, or isn't there."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or platform.machine())
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system has these
+        return None
 
 
 def _accuracy(confusion: Matrix) -> float:

@@ -1,14 +1,12 @@
 """A run: one method through all tasks, in a folder from which it can go on at any time."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from densekd.data.dataset import fingerprint, join_splits
 from densekd.data.scenario import Scenario, Task
@@ -21,14 +19,16 @@ from densekd.experiment.config import (
     base_settings,
     influential,
 )
-from densekd.experiment.record import StepRecord, result_of, versions
+from densekd.experiment.locks import alone, waiting
+from densekd.experiment.record import StepRecord, commit, machine, result_of, versions
+from densekd.experiment.reopen import restore
 from densekd.experiment.tree import digest
 from densekd.files import write_atomically, write_json
 from densekd.learn.checkpoint import Checkpoints, State
 from densekd.learn.engine import Engine
 from densekd.learn.evaluate import Evaluation, evaluate
 from densekd.learn.learner import Learned, Learner
-from densekd.learn.watch import Report, Stopped, Watch
+from densekd.learn.watch import Report, Watch
 from densekd.methods.catalog import what_kd_does
 
 
@@ -72,8 +72,8 @@ def run(config: Config, out: Path, observer: Observer | None = None) -> dict[str
     engine.launch()
     observer = observer if observer is not None and engine.first else Observer()
     folder = run_folder(config, out)
-    with _alone(folder, engine):
-        finished = _read_result(folder)
+    with alone(folder, engine):
+        finished = read_result(folder)
         if finished is not None:
             return finished
         return _Run(config, folder, engine, observer).finish()
@@ -89,6 +89,7 @@ class _Run:
         self.matrices: list[Evaluation] = []
 
     def finish(self) -> dict[str, Any]:
+        commit()  # asked now, before the source is worked on
         self._resume()
         if self.engine.first:
             write_atomically(self.folder / "config.toml", as_toml(self.config))
@@ -107,10 +108,9 @@ class _Run:
         return self._result()
 
     def _resume(self) -> None:
-        state = self.learned.newest()
+        state = restore(self.learner, self.learned)
         if state is None:
             return
-        self.learner.load_state(State(state.facts["learner"], state.tensors))
         self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
         for number in range(len(self.records)):
             head = state.tensors[f"confusion.{number}"].numpy()
@@ -127,7 +127,10 @@ class _Run:
             "images": fingerprint(task.train),
         }
         folder = self.folder.parent / "bases" / digest(how)
-        with self._waiting(folder / "lock"):
+        observer = self.observer
+        with waiting(
+            folder, self.engine, observer.stop, lambda: observer.shared_base(waiting=True)
+        ):
             trained = folder / "trained.json"
             if trained.exists():
                 self.observer.shared_base(waiting=False)
@@ -171,28 +174,15 @@ class _Run:
             "precision": self.engine.precision,
             "engine": self.engine.describe(),
             "versions": versions(),
+            "commit": commit(),
+            "machine": machine(self.engine.device),
             "folder": str(self.folder),
         }
         if self.engine.first:
             write_json(self.folder / "result.json", result)
         # As it is read later: what JSON has no word for is gone, NaN above all.
         self.engine.agreed(True)
-        return _read_result(self.folder) or result
-
-    @contextmanager
-    def _waiting(self, path: Path) -> Iterator[None]:
-        """Hold a lock that another run may have; all ranks wait for the first one to get it."""
-        lock, told = FileLock(path), False
-        while not _acquired(lock, self.engine, seconds=1 if told else 0):
-            if self.engine.agreed(self.observer.stop()):
-                raise Stopped
-            if not told:
-                self.observer.shared_base(waiting=True)
-            told = True
-        try:
-            yield
-        finally:
-            lock.release()
+        return read_result(self.folder) or result
 
 
 class _Both(Observer):
@@ -215,30 +205,8 @@ class _Both(Observer):
             self.board.evaluated(record)
 
 
-@contextmanager
-def _alone(folder: Path, engine: Engine) -> Iterator[None]:
-    """Refuse to work on a run that another process works on."""
-    lock = FileLock(folder / "lock")
-    if not _acquired(lock, engine, seconds=0):
-        if not engine.first:
-            raise Stopped  # the first rank says why
-        raise ValueError(f"Another process is working on {folder}; wait for it, or stop it first.")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _acquired(lock: FileLock, engine: Engine, seconds: float) -> bool:
-    """Whether the first rank, for all, got a lock within a time; asked on all ranks at once."""
-    if engine.first:
-        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-        with suppress(Timeout):
-            lock.acquire(timeout=seconds)
-    return engine.agreed(lock.is_locked)
-
-
-def _read_result(folder: Path) -> dict[str, Any] | None:
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The content of a run's ``result.json``; None as long as there is none."""
     try:
         result: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
     except (FileNotFoundError, ValueError):  # cut off, it is made again of what was learned

@@ -67,10 +67,17 @@ def usual(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
     host = str(given(tree, "method", "name")).partition("+")[0]
     defaults = over(defaults, _usual_for(host, kind))
-    for name, schedule in defaults["training"].items():
-        if schedule and given(tree, "training", name, "decay") not in (None, "milestones"):
-            schedule["milestones"] = ()
-    return defaults
+    return {**defaults, "training": fit_milestones(defaults["training"], tree)}
+
+
+def fit_milestones(training: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Usual schedules by name, without milestones where the tree asks for another decay."""
+    other = {
+        name: {**schedule, "milestones": ()}
+        for name, schedule in training.items()
+        if schedule and given(tree, "training", name, "decay") not in (None, "milestones")
+    }
+    return {**training, **other}
 
 
 def _usual_for(host: str, kind: str) -> dict[str, Any]:

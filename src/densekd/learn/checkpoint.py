@@ -72,12 +72,7 @@ def load_state(path: Path) -> State:
         DamagedCheckpoint: a file of it was changed, cut off or lost, or has another format.
         FileNotFoundError: there is no such state.
     """
-    file = _json_file(path)
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"There is no checkpoint {file}.") from None
-    held = _unsealed(file, content)
+    held = _held(path)
     file = _tensors_file(path, held["tensors"])
     try:
         content = file.read_bytes()
@@ -86,6 +81,12 @@ def load_state(path: Path) -> State:
     if sha256(content).hexdigest() != held["tensors"]:
         raise _damaged(file)
     return State(held["facts"], dict(sorted(load(content).items())))
+
+
+def load_facts(path: Path) -> dict[str, Any]:
+    """The facts alone of the state that `save_state` saved at ``path``; raises as `load_state`."""
+    facts: dict[str, Any] = _held(path)["facts"]
+    return facts
 
 
 class Checkpoints:
@@ -179,6 +180,16 @@ class Checkpoints:
         # No JSON outlives its tensors, and the newest is the last to go: sorting keeps the order.
         for file in sorted(files, key=lambda file: file.suffix):
             file.unlink()
+
+
+def _held(path: Path) -> dict[str, Any]:
+    """What the JSON of a state holds, verified."""
+    file = _json_file(path)
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no checkpoint {file}.") from None
+    return _unsealed(file, content)
 
 
 def _json_file(path: Path) -> Path:

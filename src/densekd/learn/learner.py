@@ -1,50 +1,33 @@
 """A learner: a network, what it keeps of the past, and a method to learn the next task by."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from densekd.data.augment import Augment
-from densekd.data.batches import Batch, Batches, Share, in_order
-from densekd.data.dataset import Images, Split, join_splits
+from densekd.data.dataset import Images
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.learn.checkpoint import Checkpoints, State, load_state, save_state
-from densekd.learn.engine import Engine
-from densekd.learn.loop import Job, Loop, Position, frozen, position_of
-from densekd.learn.material import Feed, Material, feed_of, gather
+from densekd.learn.loop import Job, Position, Tutor, frozen
+from densekd.learn.manners import Manners
+from densekd.learn.material import Material, gather
+from densekd.learn.parts import Parts, describe, describe_augment, restore, restore_augment
+from densekd.learn.see import Seen, class_means, cosines, features_of, see
+from densekd.learn.see import nearest_mean as nearest_mean
+from densekd.learn.settings import Measured
+from densekd.learn.settings import Settings as Settings
+from densekd.learn.training import Training
 from densekd.learn.watch import Watch
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.terms import Occasion, Stream, Term
+from densekd.methods.method import Method
+from densekd.methods.terms import Occasion, Term
 from densekd.nn.heads import HEADS
 from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
-
-# Images in a batch where nothing is learned, which needs less memory than training.
-_READ_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is the same for all methods.
-
-    Args:
-        augment: how images are augmented and normalised.
-        seed: of all random streams.
-        engine: where and how it is computed.
-        workers: processes that decode images in files.
-    """
-
-    augment: Augment
-    seed: int = 1993
-    engine: Engine = field(default_factory=Engine)
-    workers: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,36 +45,42 @@ class Learned:
     notes: Mapping[str, float]
 
 
-class Seen(NamedTuple):
-    """What the network makes of many images."""
-
-    logits: Tensor  # [n, classes]
-    features: Tensor  # [n, D]
-
-
-class Learner:
+class Learner(Manners):
     """Learns one task at a time, and keeps what it learned before.
 
     Args:
-        backbone: gives features; an ``nn.Module`` with an attribute ``width``.
-        method: how to learn. The learner works with a copy of its terms.
-        memory: keeps exemplars.
-        settings: what does not depend on the method.
+        backbone: gives features: the name of a network, such as ``resnet32`` or ``hf:FOLDER``, or
+            an ``nn.Module``. One that has a ``width`` returns `densekd.nn.network.Features`, any
+            other a tensor ``[B, D]`` or ``[B, D, H, W]``. It is not trained itself, a copy is.
+        method: how to learn, or the name of it. The learner works with a copy of its terms.
+        memory: keeps exemplars; or how many of each class one is to keep.
+        settings: what does not depend on the method; without them images are normalised and
+            varied as the first ones suggest.
+        epochs: of the base task, for a method that is named; later tasks have fewer or more in
+            proportion.
     """
 
     def __init__(
-        self, backbone: Backbone, method: Method, memory: ExemplarMemory, settings: Settings
+        self,
+        backbone: Backbone | nn.Module | str = "resnet32",
+        method: Method | str = "rdkd",
+        memory: ExemplarMemory | int = 20,
+        settings: Settings | None = None,
+        *,
+        epochs: int | None = None,
     ) -> None:
-        self.method = method
-        self.settings = settings
+        given = Settings() if settings is None else settings
+        self.parts = Parts(backbone, method, memory, given, epochs)
+        self.method, self.settings = self.parts.make_method(), given
         self.classes: tuple[str, ...] = ()
-        self.memory = memory
-        if method.keeps == "everything":
+        self.memory = self.parts.make_memory()
+        if self.method.keeps == "everything":
             self.memory = ExemplarMemory(EVERYTHING)
-        self.terms = copy.deepcopy(dict(method.terms))
-        self.network = Network(backbone, HEADS[method.head](backbone.width))
-        settings.engine.placed(self.network)
-        settings.augment.to(settings.engine.device)
+        self.terms = copy.deepcopy(dict(self.method.terms))
+        made = self.parts.make_backbone()
+        self.network = Network(made, HEADS[self.method.head](made.width))
+        given.engine.placed(self.network)
+        given.augment.to(given.engine.device)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -99,7 +88,12 @@ class Learner:
         return self.network.classifier.sizes
 
     def learn(
-        self, task: Task, *, watch: Watch | None = None, checkpoints: Checkpoints | None = None
+        self,
+        task: Task,
+        *,
+        watch: Watch | None = None,
+        checkpoints: Checkpoints | None = None,
+        tutor: Tutor | None = None,
     ) -> Learned:
         """Learn the next task.
 
@@ -111,6 +105,7 @@ class Learner:
             watch: whom to tell how far it is.
             checkpoints: where to save how far it is. When the task is learned they hold its
                 trained network, and learning it again from there takes no time.
+            tutor: who teaches, in place of the network before the task, which is usual.
         """
         if task.first != len(self.classes):
             raise ValueError(
@@ -123,37 +118,44 @@ class Learner:
             raise ValueError(
                 f"The class {empty!r} has no image to learn from; add some, or leave it out."
             )
-        old, seeds = self.sizes, Seeds(self.settings.seed).at("task", task.number)
+        self._measure(task.train.images)
+        seeds = Seeds(self.settings.seed).at("task", task.number)
         material = gather(task, self.method, self.memory, seeds)
+        training = Training(self.method, self.settings, self.memory, self.sizes)
         student = self._grown(task, seeds)
-        before = self._occasion(task, material, self.network, seeds)
+        before = training.occasion(task, material, self.network, seeds)
         # Copies, which replace the learner's own when the task is learned.
         own = copy.deepcopy(self.terms)
-        terms = self._active(own, material)
+        if tutor is None and self.sizes:
+            tutor = Tutor(self.network, self.sizes)
+        terms = training.active(own, material, taught=tutor is not None)
         notes = {
             f"{slot}.{name}": value
             for slot, term in terms.items()
             for name, value in term.begin(before).items()
         }
-        taught = bool(old) and any(term.needs_teacher for term in terms.values())
-        teacher = frozen(self.network) if taught else None
+        old, teacher = () if tutor is None else tutor.sizes, None
+        if tutor is not None and any(term.needs_teacher for term in terms.values()):
+            teacher = frozen(tutor.network)
         save = self._saver(checkpoints)
         job = Job(task.number, student, teacher, terms, old, len(task.classes), seeds, save)
         saved = None if checkpoints is None else checkpoints.newest()
-        position = self._train(job, material, watch or Watch(), saved)
-        self._keep(student, own, seeds, self._occasion(task, material, student, seeds))
+        position = training.run(job, material, watch or Watch(), saved)
+        self._keep(job, own, material, training.occasion(task, material, student, seeds))
         return Learned(position.seconds, position.images, notes)
 
     def logits(self, images: Images) -> Tensor:
         """The logits of images, ``[n, classes]``, by the network as it is."""
         return self.see(images).logits
 
-    def predict(self, images: Images) -> list[str]:
-        """The names of the classes that the method finds most likely."""
+    def scores(self, images: Images) -> Tensor:
+        """What classes are predicted by, ``[n, classes]``: the larger, the likelier.
+
+        The logits; or, by a method that predicts so, the cosines with the class means.
+        """
         seen = self.see(images)
         means = self.class_means() if self.method.predicts == "nearest-mean" else None
-        ranks = seen.logits.argmax(1) if means is None else nearest_mean(seen.features, means)
-        return [self.classes[rank] for rank in ranks.tolist()]
+        return seen.logits if means is None else cosines(seen.features, means)
 
     def class_means(self) -> Tensor | None:
         """ICaRL's class means, unit vectors ``[classes, D]``, by the network as it is.
@@ -163,41 +165,45 @@ class Learner:
         """
         if len(self.memory) == 0:
             return None
-        exemplars = self.memory.exemplars()
-        both = [self.see(exemplars.images, flipped=flipped).features for flipped in (False, True)]
-        unit = normalize(both[0], dim=1) + normalize(both[1], dim=1)
-        sums = unit.new_zeros(len(self.classes), unit.shape[1])
-        sums.index_add_(0, exemplars.labels.to(unit.device), unit)
-        return normalize(sums, dim=1)  # the length of a mean doesn't matter, so neither do counts
+        return class_means(self.network, self.memory.exemplars(), self.settings)
 
     def see(self, images: Images, *, flipped: bool = False) -> Seen:
         """Logits and pooled features of images, or of their mirror images."""
-        data = Split(images, torch.zeros(len(images), dtype=torch.int64))
-        empty = Seen(
-            torch.empty(0, len(self.classes)), torch.empty(0, self.network.classifier.width)
-        )
-        seen = [
-            Seen(out.logits.float(), out.features.float())
-            for out in self._read(self.network, self.network, data, flipped)
-        ]
-        return Seen(*(torch.cat(parts) for parts in zip(*seen, strict=True))) if seen else empty
+        return see(self.network, images, self.settings, flipped=flipped)
 
-    def save(self, folder: Path) -> None:
-        """Write all that was learned to a folder, atomically."""
-        save_state(folder / "learner", self.state())
+    def anew(self) -> "Learner":
+        """A learner of the same parts that has learned nothing."""
+        memory = ExemplarMemory(self.parts.make_memory().quota, self.memory.selection)
+        return self._of(replace(self.parts, memory=memory))
+
+    def save(self, folder: Path | str) -> None:
+        """Write all that was learned, and what it is made of, to a folder, atomically."""
+        state = self.state()
+        made_of = {**describe(self.parts), "used": describe_augment(self.settings.augment)}
+        facts = {**state.facts, "parts": made_of}
+        save_state(Path(folder) / "learner", State(facts, state.tensors))
 
     @classmethod
     def load(
         cls,
-        folder: Path,
-        backbone: Backbone,
-        method: Method,
-        memory: ExemplarMemory,
-        settings: Settings,
+        folder: Path | str,
+        backbone: Backbone | nn.Module | str | None = None,
+        method: Method | str | None = None,
+        memory: ExemplarMemory | int | None = None,
+        settings: Settings | None = None,
     ) -> "Learner":
-        """Read what `save` wrote; what the learner is made of is given as it was."""
-        learner = cls(backbone, method, memory, settings)
-        learner.load_state(load_state(folder / "learner"))
+        """Read what `save` wrote.
+
+        What the learner is made of was saved, but for a backbone, a method or an augmentation of
+        one's own, which are given as they were.
+        """
+        state = load_state(Path(folder) / "learner")
+        given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
+        made_of = state.facts.get("parts", {})
+        learner = cls._of(restore(made_of, given))
+        learner.load_state(state)
+        if settings is None:
+            learner._augment_by(restore_augment(made_of["used"]))
         return learner
 
     def state(self) -> State:
@@ -219,6 +225,8 @@ class Learner:
             raise ValueError(
                 f"This was learned by {state.facts['method']}, not by {self.method.name}."
             )
+        # The backbone that was given is left as it is.
+        self.network = copy.deepcopy(self.network)
         for size in state.facts["sizes"]:
             self.network.grow(size)
         self.settings.engine.placed(self.network)
@@ -227,6 +235,20 @@ class Learner:
         for slot, term in self.terms.items():
             term.load_state_dict(_part(state.tensors, f"term.{slot}."))
         self.classes = tuple(state.facts["classes"])
+
+    @classmethod
+    def _of(cls, parts: Parts) -> "Learner":
+        four = parts.backbone, parts.method, parts.memory, parts.settings
+        return cls(*four, epochs=parts.epochs)
+
+    def _measure(self, images: Images) -> None:
+        """Augment as the first images suggest, if that is what the settings ask for."""
+        given = self.parts.settings.augment
+        if isinstance(given, Measured) and not self.classes:
+            self._augment_by(given.on(images, self.network.backbone))
+
+    def _augment_by(self, augment: Augment) -> None:
+        self.settings = replace(self.settings, augment=augment.to(self.settings.engine.device))
 
     def _grown(self, task: Task, seeds: Seeds) -> Network:
         """A copy of the network with room for new classes, which is what will be trained."""
@@ -237,116 +259,22 @@ class Learner:
             student.grow(len(task.classes))
         self.settings.engine.placed(student)
         if self.method.imprints and self.sizes:
-            features = self._features(self.network, task.train)
+            features = features_of(self.network, task.train, self.settings)
             labels = task.train.labels.to(features.device) - task.first
             student.classifier.imprint(features, labels, seeds.number("init"))
         return student
 
-    def _occasion(self, task: Task, material: Material, network: Network, seeds: Seeds) -> Occasion:
-        schedule = self._phases()[0].schedule
-        kept = [] if material.exemplars is None else [material.exemplars]
-
-        def batches() -> Iterator[Batch]:
-            images = join_splits([task.train, *kept])
-            # Every rank sees all of it, since what terms keep has to be the same on all.
-            return self._batches(images, schedule, seeds.at("after"), Share()).epoch(0)
-
-        return Occasion(
-            task,
-            self.sizes,
-            material.exemplars,
-            lambda x: self._features(network, x),
-            network,
-            batches,
-        )
-
-    def _active(self, terms: dict[str, Term], material: Material) -> dict[str, Term]:
-        """The terms that have a part in this task: those with a batch, and a teacher if need be."""
-        streams = {"merged"} if self.method.streams == "merged" else {"new"}
-        if material.rehearsed is not None and self.method.streams == "split":
-            streams.add("exemplars")
-        teaching = {
-            slot
-            for phase in self._phases()
-            if phase.teacher == "self"
-            for slot in phase.slots or ()
-        }
-        return {
-            slot: term
-            for slot, term in terms.items()
-            if streams & set(term.streams)
-            and (self.sizes or not term.needs_teacher or slot in teaching)
-        }
-
-    def _phases(self) -> tuple[Phase, ...]:
-        """The phases of the next task."""
-        return self.method.increment if self.sizes else self.method.base
-
-    def _train(self, job: Job, material: Material, watch: Watch, saved: State | None) -> Position:
-        """Go through all phases, or through those that ``saved`` leaves to be done."""
-        position = Position(job.task) if saved is None else position_of(saved)
-        if position.task != job.task:
-            raise ValueError(
-                f"These checkpoints are of task {position.task + 1}, not of task {job.task + 1}; "
-                "give each task its own."
-            )
-        for phase in self._phases()[position.phase :]:
-            feed = self._feed(material, phase, job.seeds.at(phase.name))
-            if feed is None:
-                position.phase += 1
-                continue
-            loop = Loop(self.settings.engine, job, phase, feed)
-            if saved is not None:
-                loop.load(saved)
-                saved = None
-            loop.run(position, watch)
-        job.network.requires_grad_(True)
-        return position
-
-    def _feed(self, material: Material, phase: Phase, seeds: Seeds) -> Feed | None:
-        def batches(images: Split, stream: Stream) -> Batches:
-            share = self.settings.engine.share
-            return self._batches(images, phase.schedule, seeds.at(stream), share)
-
-        return feed_of(material, phase, self.method.streams, batches)
-
-    def _batches(self, images: Split, schedule: Schedule, seeds: Seeds, share: Share) -> Batches:
-        settings = self.settings
-        return Batches(
-            images, schedule.batch_size, settings.augment, seeds, share, workers=settings.workers
-        )
-
-    def _keep(
-        self, student: Network, terms: dict[str, Term], seeds: Seeds, after: Occasion
-    ) -> None:
+    def _keep(self, job: Job, terms: dict[str, Term], material: Material, after: Occasion) -> None:
         """Take over what was trained, with exemplars and what terms keep of the task."""
-        task, herded = after.task, None
+        new, herded = material.new, None
         if self.memory.selection != "random":
-            herded = after.features(task.train).cpu()
+            herded = after.features(new).cpu()
         for term in terms.values():
             term.end(after)
-        self.memory.learn(task.train, len(task.classes), seeds.generator("memory"), herded)
-        self.network, self.terms = student, terms
-        self.classes += task.classes
-
-    def _features(self, network: Network, data: Split) -> Tensor:
-        """Pooled features ``[n, D]``, without the logits, which may be many."""
-        seen = [batch.pooled.float() for batch in self._read(network, network.backbone, data)]
-        return torch.cat(seen) if seen else torch.empty(0, network.classifier.width)
-
-    def _read(
-        self, network: Network, module: nn.Module, data: Split, flipped: bool = False
-    ) -> Iterator[Any]:
-        """What a module of the network makes of each batch, while nothing is learned."""
-        settings = self.settings
-        was_training = network.training
-        network.eval()
-        for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
-            images = batch.images.flip(-1) if flipped else batch.images
-            with torch.inference_mode(), settings.engine.autocast():
-                seen = module(settings.engine.laid_out(images))
-            yield seen
-        network.train(was_training)
+        drawn = job.seeds.generator("memory")
+        self.memory.learn(new, job.added, drawn, herded, material.reserved)
+        self.network, self.terms = job.network, terms
+        self.classes += after.task.classes
 
     def _saver(self, checkpoints: Checkpoints | None) -> Callable[[State, Position], None]:
         def save(state: State, position: Position) -> None:
@@ -354,14 +282,6 @@ class Learner:
                 checkpoints.save(position.done, state)
 
         return save
-
-
-def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
-    """The nearest mean of each normalised feature: ``[n, D]`` and ``[classes, D]`` to ``[n]``.
-
-    Between unit vectors the smallest distance is the largest product.
-    """
-    return (normalize(features, dim=1) @ means.T).argmax(1)
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,18 @@ class Position:
     sums: dict[str, Tensor] = field(default_factory=dict)  # of each term, over the epoch's batches
 
 
+class Tutor(NamedTuple):
+    """A network that teaches another, of whatever architecture.
+
+    Args:
+        network: gives the teacher's logits; it is copied.
+        sizes: how its classes are divided into the tasks of the pool, in the order of its logits.
+    """
+
+    network: Network
+    sizes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Job:
     """What is trained in a task: all that does not change from phase to phase."""
@@ -53,7 +65,7 @@ class Job:
     network: Network
     teacher: Network | None
     terms: Mapping[str, Term]  # by slot, those that have a part in this task
-    old: tuple[int, ...]
+    old: tuple[int, ...]  # the tasks that the teacher knows
     added: int
     seeds: Seeds
     save: Callable[[State, Position], None]
@@ -177,7 +189,7 @@ class Loop:
         with self.engine.autocast():
             students = self.student(images)
             seen = {
-                stream: View(batch.labels, students[stream], teachers.get(stream))
+                stream: View(batch.labels, students[stream], teachers.get(stream), batch.blend)
                 for stream, batch in views.items()
             }
             step = Step(seen, job.old, job.added, self.groups, job.network)
@@ -227,6 +239,8 @@ class Loop:
             assert self.teacher is not None
             # Another teacher is the network before the task, which a resume has.
             tensors |= {f"teacher.{name}": x for name, x in self.teacher.state_dict().items()}
+        if self.feed.chosen is not None:
+            tensors["chosen"] = self.feed.chosen
         for name, parameter in self.job.network.named_parameters():
             if buffer := _momentum(self.optimiser, parameter):
                 tensors[f"momentum.{name}"] = buffer[0]

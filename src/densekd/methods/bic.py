@@ -20,7 +20,8 @@ class BicOptions:
     Args:
         temperature: tau of the distillation.
         gamma_decay: the bias stage adds ``gamma_decay gamma^2 / 2``.
-        held_out: the share of exemplars that the bias stage learns from, and the first doesn't.
+        held_out: the share of a class's exemplars that bias stages learn from, and first stages
+            never do.
     """
 
     temperature: float = 2.0  # LargeScaleIncrementalLearning, resnet.py
@@ -121,8 +122,9 @@ def bic(options: BicOptions, course: Course) -> Method:
 
     .. math:: L_2 = CE(z_{old}, \beta z_{new} + \gamma) + 0.1 \gamma^2 / 2
 
-    Stage 2, by ``course.finish`` or as released, is on what was held out from stage 1, and only
-    beta and gamma learn there. Without exemplars there is nothing to hold out, so it is left out.
+    Stage 2, by ``course.finish`` or as released, is on what was held out from stage 1, of this
+    task and of those before, and only beta and gamma learn there. Without exemplars there is
+    nothing to hold out, so it is left out.
     """
     bias = Phase(
         "bias",

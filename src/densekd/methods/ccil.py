@@ -1,10 +1,12 @@
 """CCIL: GKD by two streams, and what its authors add to the base task."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from densekd.data.augment import Strength
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.dense import Course, DenseOptions, dense
 from densekd.methods.method import Method, Phase, Schedule
@@ -23,6 +25,10 @@ class CcilOptions:
         generations: how often the base task is trained once more with its own result for a
             teacher; 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet where CCIL has it.
         self_weight: the weight of that teacher.
+        mixup: in the base task images are blended by shares from Beta(mixup, mixup); 0.1 where
+            CCIL has it.
+        heavy_augmentation: in the base task images are cut and distorted, too: Cutout and
+            AutoAugment.
     """
 
     lambda_base: float = 5.0  # essentials_for_CIL, main_cifar.py, --lamda; 100, 600 on ImageNet
@@ -31,10 +37,14 @@ class CcilOptions:
     base_smoothing: float = 0.0  # the same, --label-smoothing and --smoothing-alpha
     generations: int = 0  # the same, --num-sd
     self_weight: float = 10.0  # the same, --lamda-sd
+    mixup: float = 0.0  # the same, --mixup and --mixup-alpha
+    heavy_augmentation: bool = False  # the same, --aug
 
     def __post_init__(self) -> None:
         if self.generations < 0:
             raise ValueError(f"generations must be 0 or more, not {self.generations}.")
+        if not 0 <= self.mixup < math.inf:
+            raise ValueError(f"mixup must be a number of at least 0, not {self.mixup}.")
 
 
 # main_cifar.py: --epochs-sd, --lr-sd, and the end of its cosine.
@@ -78,7 +88,8 @@ def ccil(options: CcilOptions, course: Course) -> Method:
 
     With ``generations``, the base task goes on as often, by ``course.finish`` or as released, with
     a copy of what it has learned for a teacher:
-    :math:`L = CE(z(x_n)) + w \, KL(x_n)`.
+    :math:`L = CE(z(x_n)) + w \, KL(x_n)`. ``mixup`` and ``heavy_augmentation`` are for all phases
+    of the base task, and for no other.
     """
     of_gkd = DenseOptions(
         lambda_base=options.lambda_base,
@@ -88,7 +99,7 @@ def ccil(options: CcilOptions, course: Course) -> Method:
     new = CrossEntropy(["new"], "new", options.base_smoothing)
     plain = dataclasses.replace(dense("gkd", of_gkd, course), name="ccil").with_term("new", new)
     if options.generations == 0:
-        return plain
+        return dataclasses.replace(plain, base=_varied(plain.base, options))
     again = [
         Phase(
             f"generation {number}",
@@ -101,4 +112,11 @@ def ccil(options: CcilOptions, course: Course) -> Method:
     later = [dataclasses.replace(p, slots=tuple(plain.terms)) for p in plain.increment]
     own = SelfDistil(options.self_weight, options.temperature)
     with_self = plain.with_term("self", own)
-    return dataclasses.replace(with_self, base=(*plain.base, *again), increment=tuple(later))
+    base = _varied((*plain.base, *again), options)
+    return dataclasses.replace(with_self, base=base, increment=tuple(later))
+
+
+def _varied(phases: tuple[Phase, ...], options: CcilOptions) -> tuple[Phase, ...]:
+    """The same phases on images that are varied as the options say."""
+    strength: Strength = "heavy" if options.heavy_augmentation else "usual"
+    return tuple(dataclasses.replace(p, augment=strength, mixup=options.mixup) for p in phases)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from densekd.checks import check_choice
+from densekd.data.augment import Strength
 from densekd.methods.terms import Term
 from densekd.nn.heads import Head
 
@@ -90,6 +91,9 @@ class Phase:
         fixed_statistics: batch norm uses its running statistics, and leaves them as they are.
         teacher: the network ``before`` the task; or, also in the base task, what is trained
             it``self``, as it was when the phase began. Then the slots have to be given.
+        augment: as ``usual``, or ``heavy``; see `densekd.data.augment.Augment.of`.
+        mixup: alpha of the share by which images are blended, 0 for none; for phases whose
+            labels only a `densekd.methods.terms.CrossEntropy` looks at.
     """
 
     name: str
@@ -99,11 +103,14 @@ class Phase:
     slots: tuple[str, ...] | None = None
     fixed_statistics: bool = False
     teacher: Teacher = "before"
+    augment: Strength = "usual"
+    mixup: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("data", self.data, get_args(PhaseData))
         check_choice("trains", self.trains, get_args(Trains))
         check_choice("teacher", self.teacher, get_args(Teacher))
+        check_choice("augment", self.augment, get_args(Strength))
         if self.teacher == "self" and self.slots is None:
             raise ValueError(
                 f"The phase {self.name!r} has itself for a teacher: give the slots that learn "
@@ -128,8 +135,8 @@ class Method:
         keeps: ``everything`` replaces the exemplars by all images, for an upper bound.
         predicts: by the classifier (``head``), or by the nearest mean of exemplars.
         imprints: new weights start from the old network's features of the new images.
-        held_out: the share of exemplars, and as many new images of each class, that are kept
-            from the streams for a phase on ``held-out`` data.
+        held_out: the share of a class's exemplars that are kept from the streams, from the task
+            on that brought the class, for a phase on ``held-out`` data.
     """
 
     name: str

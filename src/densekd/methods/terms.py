@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.checks import check_choice
-from densekd.data.batches import Batch
+from densekd.data.batches import Batch, Blend
 from densekd.data.dataset import Split
 from densekd.data.scenario import Task
 from densekd.losses.distill import DenseDistillation
@@ -28,6 +28,7 @@ class View(NamedTuple):
     labels: Tensor  # int64 [B], ranks in learning order
     student: Outputs
     teacher: Outputs | None  # there is none in the base task, or where no term asks for it
+    blend: Blend | None = None  # what was mixed into the images, if anything
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Step:
 
     Args:
         views: the batch of each stream; the base task has no ``exemplars``.
-        old: the sizes of the tasks learned before, in order.
+        old: the sizes of the tasks learned before, in order; with a teacher from outside, those
+            that its classes are divided into.
         added: the number of new classes.
         generator: draws groups; the same on all ranks.
         network: what is trained, for terms that look at its parameters.
@@ -122,32 +124,48 @@ class CrossEntropy(Term):
         over: the softmax is over the logits of the ``new`` classes or of ``all`` seen so far.
             In the base task they are the same.
         base_smoothing: in the base task, the share of a label that goes to all classes alike.
+        weight: what it is multiplied by.
     """
 
-    def __init__(self, streams: Iterable[Stream], over: Over, base_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        streams: Iterable[Stream],
+        over: Over,
+        base_smoothing: float = 0.0,
+        *,
+        weight: float = 1.0,
+    ) -> None:
         super().__init__(streams)
         check_choice("over", over, get_args(Over))
         if not 0 <= base_smoothing <= 1:
             raise ValueError(f"base_smoothing must be a share from 0 to 1, not {base_smoothing}.")
         self.over: Over = over
         self.base_smoothing = base_smoothing
+        self.weight = weight
 
     @property
     def formula(self) -> str:
         """The cross-entropies, one for each stream."""
-        return " + ".join(f"CE(z_{self.over}(x_{stream}), y)" for stream in self.streams)
+        factor = "" if self.weight == 1 else f"{self.weight:g} "
+        return " + ".join(f"{factor}CE(z_{self.over}(x_{stream}), y)" for stream in self.streams)
 
     def __call__(self, step: Step) -> Tensor:
-        """``-log softmax(z)_y``, the mean over images."""
+        """``-weight log softmax(z)_y``, the mean over images.
+
+        Of a blended image it is the mean over both labels, each by its share.
+        """
         first = sum(step.old) if self.over == "new" else 0
         smoothing = 0.0 if step.old else self.base_smoothing
-        losses = [
-            cross_entropy(
-                view.student.logits[:, first:], view.labels - first, label_smoothing=smoothing
-            )
-            for view in self.views(step)
-        ]
-        return torch.stack(losses).sum()
+        losses = []
+        for view in self.views(step):
+            logits = view.student.logits[:, first:]
+            loss = cross_entropy(logits, view.labels - first, label_smoothing=smoothing)
+            if view.blend is not None:
+                other = view.blend.labels - first
+                mixed_in = cross_entropy(logits, other, label_smoothing=smoothing)
+                loss = view.blend.share * loss + (1 - view.blend.share) * mixed_in
+            losses.append(loss)
+        return self.weight * torch.stack(losses).sum()
 
 
 @dataclass(frozen=True)

@@ -99,10 +99,14 @@ def cifar_resnet(depth: int) -> ResNet:
 
 def resnet18(last_relu: bool = True) -> ResNet:
     """ResNet-18 for 224 x 224; CCIL keeps the last ReLU, UCIR does not."""
-    stem = nn.Sequential(
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(64),
+    return ResNet(large_stem(64), (64, 128, 256, 512), 2, last_relu)
+
+
+def large_stem(channels: int) -> nn.Sequential:
+    """The first layers for large images: ``[B, 3, H, W]`` to ``[B, channels, H / 4, W / 4]``."""
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(channels),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, 2, 1),
     )
-    return ResNet(stem, (64, 128, 256, 512), 2, last_relu)

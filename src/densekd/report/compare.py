@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from densekd.experiment.grid import flat
+from densekd.report.labels import run_labels
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -34,38 +37,13 @@ class Outcome:
 def read_outcomes(folder: Path) -> list[Outcome]:
     """All finished runs in a folder of runs, or the one that it is; the best last."""
     files = [folder / "result.json", *sorted(folder.glob("*/result.json"))]
-    results = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+    every = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+    results = [result for result in every if "steps" in result]  # a compression has none
     if not results:
         raise ValueError(f"There is no finished run in {folder}; `densekd run` makes some.")
-    outcomes = [
-        Outcome(label, result) for label, result in zip(_labels(results), results, strict=True)
-    ]
+    labels = run_labels([flat(result["config"]) for result in results])
+    outcomes = [Outcome(label, result) for label, result in zip(labels, results, strict=True)]
     return sorted(outcomes, key=lambda outcome: outcome.average)
-
-
-def _labels(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Each run's method, and what of its settings differs between runs."""
-    trees = [_leaves(result["config"]) for result in results]
-    keys = [key for key in trees[0] if key != "method.name"]
-    different = [key for key in keys if len({repr(tree.get(key)) for tree in trees}) > 1]
-    # The weight follows from the method unless someone set it, and says little by itself.
-    different = [key for key in different if key != "method.options.lambda_base"]
-    return [
-        ", ".join(
-            [tree["method.name"], *(f"{k.rpartition('.')[2]} {tree.get(k)}" for k in different)]
-        )
-        for tree in trees
-    ]
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            leaves |= _leaves(value, f"{prefix}{key}.")
-        else:
-            leaves[prefix + key] = value
-    return leaves
 
 
 def plot_outcomes(outcomes: Sequence[Outcome], file: Path) -> None:

@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from densekd.data.augment import Augment, Draws
+from densekd.data.autoaugment import distorted
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -43,7 +45,8 @@ def test_a_batch_is_augmented_as_image_by_image(padding: int, flip: bool) -> Non
 
 def test_a_flip_is_horizontal_and_keeps_the_channels() -> None:
     augment = Augment(MEAN, STD, padding=0)
-    draws = Draws(torch.zeros(1, 2).long(), torch.tensor([True]), torch.ones(1))
+    nothing = torch.empty(1, 0)
+    draws = Draws(torch.zeros(1, 2).long(), torch.tensor([True]), torch.ones(1), nothing)
     given = denormalised(augment(images(1), draws))[0]
     torch.testing.assert_close(given, images(1)[0].flip(-1).float(), atol=1e-3, rtol=0)
 
@@ -85,3 +88,46 @@ def test_wrong_settings_get_a_sentence() -> None:
         Augment(MEAN, STD, brightness=1.5)
     with pytest.raises(ValueError, match=r"std=\(0"):
         Augment(MEAN, (0.0, 1.0, 1.0))
+
+
+def test_what_is_usual_is_drawn_alike_with_heavy_augmentation_and_without() -> None:
+    usual = Augment(MEAN, STD, padding=2)
+    draws = usual.draw(64, torch.Generator().manual_seed(1))
+    more = usual.of("heavy").draw(64, torch.Generator().manual_seed(1))
+    assert all(torch.equal(a, b) for a, b in zip(draws[:3], more[:3], strict=True))
+    assert draws.heavy.shape == (64, 0)
+    assert more.heavy.shape == (64, 7)
+    assert not usual.heavy
+
+
+def literally_heavy(image: Tensor, corner: Tensor, flipped: bool, centre: Tensor) -> Tensor:
+    """One image at a time: cut out, mirror at the borders, slice, flip."""
+    cut = image.clone().float()
+    y, x = (int(c * side) for c, side in zip(centre.tolist(), image.shape[1:], strict=True))
+    cut[:, max(0, y - 8) : y + 8, max(0, x - 8) : x + 8] = 0
+    padded = torch.from_numpy(np.pad(cut.numpy(), ((0, 0), (4, 4), (4, 4)), mode="reflect"))
+    top, left = corner.tolist()
+    crop = padded[:, top : top + 32, left : left + 32]
+    return crop.flip(2) if flipped else crop
+
+
+def test_heavy_augmentation_cuts_mirrors_and_distorts() -> None:
+    pixels, augment = images(40, 32, 32), Augment(MEAN, STD, padding=4).of("heavy")
+    draws = augment.draw(40, torch.Generator().manual_seed(1))
+    rows = zip(pixels, draws.corners, draws.flipped, draws.heavy[:, 5:], strict=True)
+    cut = torch.stack([literally_heavy(p, c, bool(f), h) for p, c, f, h in rows])
+    still = draws._replace(heavy=draws.heavy.clone())
+    still.heavy[:, 1] = still.heavy[:, 3] = 1  # no operation is applied
+    torch.testing.assert_close(denormalised(augment(pixels, still)), cut, atol=1e-3, rtol=0)
+    expected = distorted(cut, draws.heavy)
+    assert not torch.equal(expected, cut)
+    torch.testing.assert_close(denormalised(augment(pixels, draws)), expected, atol=1e-3, rtol=0)
+    # An image that was cropped as it was decoded is cut and distorted all the same.
+    whole = draws._replace(corners=torch.full((40, 2), 4), flipped=torch.zeros(40).bool())
+    assert torch.equal(augment.decoded(pixels, draws), augment(pixels, whole))
+
+
+def test_mixup_is_no_less_than_nothing() -> None:
+    assert Augment(MEAN, STD).of("usual", 0.1).mixup == 0.1
+    with pytest.raises(ValueError, match="mixup must be at least 0, not -1"):
+        Augment(MEAN, STD).of("usual", -1.0)

@@ -1,5 +1,6 @@
 import itertools
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 
 from densekd.data.augment import Augment
-from densekd.data.batches import Batch, Batches, Share, in_order, pairs
+from densekd.data.batches import Batch, Batches, Blend, Share, blended, in_order, pairs
 from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.decode import UnreadableImage
 from densekd.seeds import Seeds
@@ -210,3 +211,55 @@ def test_wrong_shares_are_refused() -> None:
         Share(2, 2)
     with pytest.raises(ValueError, match=r"3 images in batches of 16.*by 4 ranks"):
         Batches(split(3, 1), 16, AUGMENT, SEEDS, Share(0, 4))
+
+
+def blends(batches: list[Batch]) -> list[Blend]:
+    return [cast(Blend, batch.blend) for batch in batches]
+
+
+def test_mixup_blends_each_batch_with_itself_and_moves_nothing_else() -> None:
+    plain = list(Batches(numbered(), 16, AUGMENT, SEEDS).epoch(3))
+    mixed = list(Batches(numbered(), 16, AUGMENT.of("usual", 0.5), SEEDS).epoch(3))
+    assert all(batch.blend is None for batch in plain)
+    for before, after, blend in zip(plain, mixed, blends(mixed), strict=True):
+        assert torch.equal(before.labels, after.labels)
+        assert sorted(blend.labels.tolist()) == sorted(before.labels.tolist())
+        assert not torch.equal(blend.labels, before.labels)
+        place = {int(label): at for at, label in enumerate(before.labels)}
+        other = before.images[[place[int(label)] for label in blend.labels]]
+        wanted = blend.share * before.images + (1 - blend.share) * other
+        torch.testing.assert_close(after.images, wanted)
+    assert len({blend.share for blend in blends(mixed)}) == len(mixed)
+
+
+def test_blended_batches_can_be_gone_on_with_and_differ_by_epoch() -> None:
+    batches = Batches(numbered(), 8, AUGMENT.of("heavy", 0.5), SEEDS)
+    whole = list(batches.epoch(3))
+    rest = list(Batches(numbered(), 8, AUGMENT.of("heavy", 0.5), SEEDS).epoch(3, skip=2))
+    assert same(whole[2:], rest)
+    assert [b.share for b in blends(whole[2:])] == [b.share for b in blends(rest)]
+    assert [b.share for b in blends(whole)] != [b.share for b in blends(list(batches.epoch(4)))]
+
+
+def test_shares_are_those_of_the_beta_distribution() -> None:
+    batches = [Batch(torch.zeros(1, 3, 1, 1), torch.zeros(1).long())] * 2000
+    shares = torch.tensor([b.share for b in blends(list(blended(batches, 0.1, SEEDS)))])
+    # Beta(0.1, 0.1) has a mean of 1/2 and a variance of 1 / (4 * 1.2).
+    assert abs(shares.mean() - 0.5) < 0.05
+    assert abs(shares.var() - 1 / 4.8) < 0.02
+
+
+def test_ranks_blend_by_the_same_share() -> None:
+    parts = [
+        list(Batches(numbered(), 16, AUGMENT.of("usual", 0.5), SEEDS, Share(rank, 2)).epoch(0))
+        for rank in (0, 1)
+    ]
+    assert [b.share for b in blends(parts[0])] == [b.share for b in blends(parts[1])]
+
+
+def test_files_are_augmented_heavily_too(files: Split) -> None:
+    usual = list(Batches(files, 4, AUGMENT, SEEDS).epoch(0))
+    heavy = list(Batches(files, 4, AUGMENT.of("heavy"), SEEDS).epoch(0))
+    assert all(torch.equal(a.labels, b.labels) for a, b in zip(usual, heavy, strict=True))
+    assert not same(usual, heavy)
+    assert same(heavy[1:], list(Batches(files, 4, AUGMENT.of("heavy"), SEEDS).epoch(0, skip=1)))

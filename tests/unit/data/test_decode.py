@@ -25,6 +25,7 @@ from densekd.data.decode import (
     open_rgb,
     random_resized_crop,
     why_unreadable,
+    width_and_height,
 )
 
 Array = NDArray[Any]
@@ -408,3 +409,12 @@ def test_no_files_give_no_pixels() -> None:
     decoded, kept, unreadable = decode_all([], 8)
     assert decoded.shape == (0, 3, 8, 8)
     assert (kept, unreadable) == ([], [])
+
+
+def test_width_and_height_by_the_header_alone(tmp_path: Path) -> None:
+    (tmp_path / "whole.png").write_bytes(encode(noise(30, 20), "PNG"))
+    (tmp_path / "cut.png").write_bytes(encode(noise(30, 20), "PNG")[:60])
+    assert width_and_height(tmp_path / "whole.png") == (30, 20)
+    assert width_and_height(tmp_path / "cut.png") == (30, 20)
+    with pytest.raises(UnreadableImage, match="No such file"):
+        width_and_height(tmp_path / "none.png")

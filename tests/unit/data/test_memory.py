@@ -96,7 +96,8 @@ def test_what_is_rehearsed_is_what_random_will_keep(quota: Quota) -> None:
     memory = ExemplarMemory(quota)
     base, later = Scenario.of(dataset(8, 12), steps=1)
     memory.learn(base.train, 4, generator())
-    rehearsed = memory.rehearsed(later.train, 4, generator())
+    chosen = torch.cat(memory.choose(later.train, 4, generator()))
+    rehearsed = memory.rehearsed(later.train, 4, chosen)
     assert torch.bincount(rehearsed.labels).tolist() == [3] * 8
     memory.learn(later.train, 4, generator())
     kept = memory.exemplars()
@@ -112,23 +113,53 @@ def test_rehearsing_draws_new_classes_whatever_the_selection_and_keeps_nothing(
     base, later = Scenario.of(dataset(8, 12), steps=1)
     memory.learn(base.train, 4, generator(), torch.rand(48, 3, generator=generator()))
     before = memory.state_dict()
-    rehearsed = memory.rehearsed(later.train, 4, generator())
+    chosen = torch.cat(memory.choose(later.train, 4, generator()))
+    rehearsed = memory.rehearsed(later.train, 4, chosen)
     assert torch.bincount(rehearsed.labels).tolist() == [5] * 8
     pixels = cast(PixelImages, rehearsed.images).pixels
     assert torch.equal(pixels[:20], before["pixels"])
     assert pixels[:, 0, 0, 0].tolist() == [order[label] for label in rehearsed.labels.tolist()]
     assert len({(int(p[0, 0, 0]), int(p[1, 0, 0])) for p in pixels}) == 40
-    other = memory.rehearsed(later.train, 4, torch.Generator().manual_seed(1))
-    assert not torch.equal(other.images.state()["pixels"][20:], pixels[20:])
+    others = memory.choose(later.train, 4, torch.Generator().manual_seed(1))
+    assert not torch.equal(torch.cat(others), chosen)
     assert memory.classes == 4
     assert all(torch.equal(memory.state_dict()[name], t) for name, t in before.items())
+
+
+@pytest.mark.parametrize("selection", ["random", "herding", "greedy"])
+def test_what_is_chosen_is_what_will_be_kept(selection: Selection) -> None:
+    memory = ExemplarMemory(Quota(per_class=5), selection)
+    base, later = Scenario.of(dataset(8, 12), steps=1)
+    features = torch.randn(48, 3, generator=generator())
+    memory.learn(base.train, 4, generator(), features)
+    chosen = torch.cat(memory.choose(later.train, 4, generator(), features))
+    rehearsed = memory.rehearsed(later.train, 4, chosen)
+    memory.learn(later.train, 4, generator(), features)
+    kept = memory.exemplars()
+    assert torch.equal(rehearsed.labels, kept.labels)
+    assert torch.equal(rehearsed.images.state()["pixels"], kept.images.state()["pixels"])
+
+
+@pytest.mark.parametrize("selection", ["random", "greedy"])
+def test_images_that_come_first_are_kept_before_those_chosen(selection: Selection) -> None:
+    memory = ExemplarMemory(Quota(per_class=5), selection)
+    train, first = split(2, 12).take(torch.arange(4, 24)), split(2, 12).take(torch.arange(4))
+    features = torch.randn(20, 3, generator=generator())
+    chosen = memory.choose(train, 2, generator(), features)
+    memory.learn(train, 2, generator(), features, first)
+    kept = memory.exemplars()
+    assert torch.bincount(kept.labels).tolist() == [5, 5]
+    numbers = cast(PixelImages, train.images).pixels[:, 1, 0, 0]
+    for rank, own in enumerate(cast(PixelImages, kept.images).pixels[:, 1, 0, 0].split(5)):
+        assert own.tolist() == [0, 1, *numbers[chosen[rank][:3]].tolist()]
 
 
 def test_an_empty_memory_rehearses_nothing_old() -> None:
     memory = ExemplarMemory(Quota(per_class=0))
     memory.learn(split(2, 3), 2, generator())
     later = Split(split(2, 3).images, split(2, 3).labels + 2)
-    assert len(memory.rehearsed(later, 2, generator())) == 0
+    chosen = torch.cat(memory.choose(later, 2, generator()))
+    assert len(memory.rehearsed(later, 2, chosen)) == 0
 
 
 def test_a_small_class_keeps_all_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,3 +267,51 @@ def test_wrong_use_gets_a_sentence() -> None:
         ExemplarMemory(Quota(1)).learn(split(2, 3), 1, generator())
     with pytest.raises(ValueError, match="No class was learned"):
         ExemplarMemory(Quota()).exemplars()
+
+
+def numbers(split: Split, label: int) -> list[int]:
+    """Which of the images of `made.split` a split has of a class."""
+    assert isinstance(split.images, PixelImages)
+    return split.images.pixels[split.labels == label][:, 1, 0, 0].tolist()
+
+
+def lent(memory: ExemplarMemory, rank: int, first: int, count: int) -> Split:
+    """More images of a class that a memory has learned, numbered from ``first``."""
+    pixels = torch.zeros(count, 3, 8, 8, dtype=torch.uint8)
+    pixels[:, 1] = torch.arange(first, first + count).view(-1, 1, 1)
+    more = Split(PixelImages(pixels), torch.full((count,), rank))
+    memory.add(more)
+    return more
+
+
+def test_images_that_are_lent_are_rehearsed_beyond_the_quota() -> None:
+    memory, task = learned(Quota(3)), split(2, 5)
+    before = [numbers(memory.exemplars(), label) for label in range(8)]
+    lent(memory, 2, first=100, count=6)
+    new = Split(task.images, task.labels + 8)
+    chosen = torch.cat(memory.choose(new, 2, generator()))
+    for seen in (memory.exemplars(), memory.rehearsed(new, 2, chosen)):
+        assert numbers(seen, 2) == [*before[2], *range(100, 106)]
+        assert numbers(seen, 1) == before[1]
+
+
+def test_images_that_are_lent_may_be_kept() -> None:
+    memory, task = learned(Quota(3)), split(2, 5)
+    before = [numbers(memory.exemplars(), label) for label in range(8)]
+    lent(memory, 2, first=100, count=60)
+    memory.learn(Split(task.images, task.labels + 8), 2, generator())
+    kept = memory.exemplars()
+    assert len(kept) == 10 * 3
+    assert set(numbers(kept, 2)) <= {*before[2], *range(100, 160)}
+    assert set(numbers(kept, 2)) & {*range(100, 160)}
+    assert [numbers(kept, label) for label in (0, 1, 3)] == [before[0], before[1], before[3]]
+    # They were lent for one task only.
+    assert memory.state_dict()["counts"].tolist() == [3] * 10
+
+
+def test_images_of_unknown_classes_can_not_be_lent() -> None:
+    memory = learned(Quota(3))
+    with pytest.raises(ValueError, match="of the 8 learned classes only"):
+        lent(memory, 8, first=0, count=1)
+    with pytest.raises(ValueError, match="can't be joined"):
+        memory.add(Split(PixelImages(torch.zeros(1, 3, 9, 9).byte()), torch.tensor([0])))

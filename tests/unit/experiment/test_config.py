@@ -643,6 +643,17 @@ def test_methods_share_a_base(name: str) -> None:
     assert base_settings(merged, 5) == base_settings(made("method.name=joint"), 5)
 
 
+def test_a_base_that_holds_images_out_is_shared_by_runs_that_keep_as_many() -> None:
+    def of(*changes: str) -> dict[str, Any]:
+        return base_settings(made("method.name=bic", *changes), 5)
+
+    assert of() != of("memory.per_class=40")
+    assert of() == of("method.options.lambda_base=1.0")
+    assert base_settings(made("method.name=icarl"), 5) == base_settings(
+        made("method.name=icarl", "memory.per_class=40"), 5
+    )
+
+
 def test_a_base_is_shared_by_what_is_trained_not_by_how_it_is_written() -> None:
     usual = base_settings(resolve({}), 5)
     assert base_settings(resolve({}), 4) != usual

@@ -15,6 +15,7 @@ from densekd.learn.checkpoint import (
     Checkpoints,
     DamagedCheckpoint,
     State,
+    load_facts,
     load_state,
     save_state,
 )
@@ -186,3 +187,13 @@ def test_wrong_use_gets_a_sentence_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="1 can't be a name"):
         checkpoints.save(1, State({"a": {1: 2}}, {}))
     assert os.listdir(tmp_path) == []
+
+
+def test_facts_can_be_read_without_the_tensors(tmp_path: Path) -> None:
+    save_state(tmp_path / "x", state(7))
+    (file,) = tmp_path.glob("*.safetensors")
+    file.unlink()
+    assert load_facts(tmp_path / "x") == {"number": 7}
+    (tmp_path / "x.json").write_text((tmp_path / "x.json").read_text().replace("7", "8"))
+    with pytest.raises(DamagedCheckpoint, match="is damaged"):
+        load_facts(tmp_path / "x")

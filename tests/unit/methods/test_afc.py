@@ -63,13 +63,13 @@ def wanted(trained: Network, batches: Sequence[Batch], mode: str) -> list[refere
     """The importance by an ordinary backward pass, with the loss written out."""
     trained = copy.deepcopy(trained).train()
     sums = [np.zeros(6), np.zeros(10)]
-    for images, labels in batches:
-        seen = trained(images)
+    for batch in batches:
+        seen = trained(batch.images)
         for each in seen.maps:
             each.retain_grad()
         z, eta = seen.logits, cast(ProxyClassifier, trained.classifier).eta
         losses = []
-        for row, label in zip(z, labels.tolist(), strict=True):
+        for row, label in zip(z, batch.labels.tolist(), strict=True):
             others = torch.cat([row[:label], row[label + 1 :]]).exp().sum()
             if mode == "released":
                 losses.append((row.max().exp() + others).log() - row[label])

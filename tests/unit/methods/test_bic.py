@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from densekd.data.dataset import PixelImages, Split
+from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario
+from densekd.data.split import held_count
+from densekd.learn.learner import Learner
 from densekd.learn.material import gather
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.bic import BIAS_STAGE, BicOptions, NewShare, OldShare, Unbiased, bic
@@ -22,7 +25,7 @@ from densekd.seeds import Seeds
 
 import reference
 import reference_baselines
-from little import BY_ONE, BY_TWO, check_resumes, learner, step, through
+from little import BY_ONE, BY_TWO, Colours, check_resumes, learner, step, through
 from made import dataset
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
@@ -144,6 +147,45 @@ def test_what_is_held_out_is_a_tenth_of_exemplars_and_as_many_of_each_new_class(
     assert not keys(material.held_out) & (keys(material.rehearsed) | keys(material.new))
 
 
+@pytest.mark.parametrize(
+    ("quota", "selection"),
+    [(Quota(20), "greedy"), (Quota(5), "random"), (Quota(None, total=100), "random")],
+)
+def test_what_is_held_out_was_never_trained_on(quota: Quota, selection: Selection) -> None:
+    memory, quick = ExemplarMemory(quota, selection), Schedule(1, 0.05, batch_size=64)
+    settings = learner(method()).settings
+    each = Learner(Colours(), bic(BicOptions(), Course(quick, quick, quick)), memory, settings)
+    trained: set[tuple[int, int]] = set()
+    for task in Scenario.of(dataset(8, 30), base=4, steps=4):
+        seeds = Seeds(settings.seed).at("task", task.number)
+        material = gather(task, each.method, memory, seeds)
+        trained |= keys(material.new)
+        if material.rehearsed is not None:
+            trained |= keys(material.rehearsed)
+        assert (material.held_out is None) == (task.number == 0)
+        if material.held_out is not None:
+            seen = 4 + task.number
+            count = held_count(quota.of(seen), 0.1)
+            assert torch.bincount(material.held_out.labels).tolist() == [count] * seen
+            assert not keys(material.held_out) & trained
+        each.learn(task)
+        # What was held out is among the exemplars, for the tasks to come.
+        assert material.reserved is not None
+        assert keys(material.reserved) <= keys(memory.exemplars())
+
+
+def test_without_a_held_out_image_of_either_kind_there_is_no_second_stage() -> None:
+    scenario = Scenario.of(dataset(8, 30), base=4, steps=2)
+    each = learner(method(), per_class=20)
+    each.learn(scenario[0])
+    labels = scenario[1].train.labels
+    single = torch.stack([torch.nonzero(labels == rank)[0, 0] for rank in (4, 5)])
+    few = dataclasses.replace(scenario[1], train=scenario[1].train.take(single))
+    material = gather(few, each.method, each.memory, Seeds(1))
+    assert material.held_out is None
+    assert len(material.new) == 2
+
+
 def test_the_second_stage_moves_two_numbers_and_nothing_else() -> None:
     first_stage = dataclasses.replace(method(), increment=method().increment[:1])
     one, both = learner(first_stage), learner(method())
@@ -182,10 +224,10 @@ def test_predictions_are_by_corrected_logits() -> None:
 
 
 def test_each_stage_is_trained_on_its_own_images() -> None:
-    """Of 12 new images and 8 exemplars, one of each of the 6 classes is held out."""
+    """Of 24 images of the base, or 12 new ones and 8 exemplars, one of each class is held out."""
     each = learner(method())
     images = [each.learn(task).images for task in BY_TWO[:2]]
-    assert images == [2 * 24, 2 * (20 - 6) + 3 * 6]
+    assert images == [2 * (24 - 4), 2 * (20 - 6) + 3 * 6]
 
 
 class Seen(NamedTuple):

@@ -118,6 +118,67 @@ def test_smoothing_is_a_share(share: float) -> None:
         CrossEntropy(["new"], "new", share)
 
 
+def base_with(**options: Any) -> CosineClassifier:
+    """The classifier after the base task."""
+    each = learner(method(**options))
+    each.learn(BY_TWO[0])
+    return cast(CosineClassifier, each.network.classifier)
+
+
+class Log(list[tuple[Tensor, Tensor]]):
+    """A list that stays the same one where what holds it is copied, as a learner's terms are."""
+
+    def __deepcopy__(self, memo: object) -> "Log":
+        return self
+
+
+def test_mixup_and_heavy_augmentation_are_for_the_base_task_alone() -> None:
+    how = method(mixup=0.1, heavy_augmentation=True, generations=1)
+    assert [(p.augment, p.mixup) for p in how.base] == [("heavy", 0.1)] * 2
+    assert [(p.augment, p.mixup) for p in how.increment] == [("usual", 0.0)]
+    assert [(p.augment, p.mixup) for p in method().base] == [("usual", 0.0)]
+    assert [p.mixup for p in method(mixup=0.2).base] == [0.2]
+    with pytest.raises(ValueError, match="mixup must be a number of at least 0, not -1"):
+        CcilOptions(mixup=-1.0)
+    with pytest.raises(ValueError, match="augment"):
+        Phase("train", TRAIN, augment=cast(Any, "light"))
+
+
+class Labels(CrossEntropy):
+    """Cross-entropy that notes whose images it is given, and what was mixed into them."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(["new"], "new")
+        self.log = log
+
+    def __call__(self, step: Step) -> Tensor:
+        view = step.views["new"]
+        other = view.labels if view.blend is None else view.blend.labels
+        self.log.append((view.labels, other))
+        return super().__call__(step)
+
+
+def test_mixup_blends_the_base_task_and_moves_no_other_draw() -> None:
+    logs = {alpha: Log() for alpha in (0.0, 0.3)}
+    learners = [learner(method(mixup=a).with_term("new", Labels(log))) for a, log in logs.items()]
+    for task in BY_TWO[:2]:
+        for each in learners:
+            each.learn(task)
+    plain, mixed = logs.values()
+    assert len(plain) == len(mixed)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(plain, mixed, strict=True))
+    base = TRAIN.epochs * 3  # 24 images in batches of 8
+    assert not any(torch.equal(*pair) for pair in mixed[:base])
+    assert all(torch.equal(*pair) for pair in mixed[base:])
+    blocks = [each.network.classifier.blocks[0] for each in learners]
+    assert not torch.equal(*blocks)
+
+
+def test_heavy_augmentation_changes_what_is_learned_of_the_base() -> None:
+    first, second = (base_with(heavy_augmentation=heavy) for heavy in (False, True))
+    assert not torch.equal(first.blocks[0], second.blocks[0])
+
+
 def test_self_distillation_is_over_all_classes_of_the_base() -> None:
     base = step((), 4)
     wanted = 10 * divergence(base.views["new"], 4)
@@ -154,13 +215,6 @@ def test_another_distillation_takes_the_place_of_gkd_and_leaves_the_base() -> No
     assert watch.slots(2, "train") == {"new", "exemplars", "kd"}
 
 
-class Log(list[tuple[Tensor, Tensor]]):
-    """A list that stays the same one where what holds it is copied, as a learner's terms are."""
-
-    def __deepcopy__(self, memo: object) -> "Log":
-        return self
-
-
 class Noting(SelfDistil):
     """Self-distillation that notes the features and logits that the teacher gives."""
 
@@ -175,20 +229,13 @@ class Noting(SelfDistil):
         return super().__call__(step)
 
 
-def base_of(generations: int) -> CosineClassifier:
-    """The classifier of the base task after so many generations."""
-    each = learner(method(generations=generations))
-    each.learn(BY_TWO[0])
-    return cast(CosineClassifier, each.network.classifier)
-
-
 def test_each_generation_learns_from_the_one_before_as_it_was_at_the_end() -> None:
     log = Log()
     each = learner(method(generations=2).with_term("self", Noting(log)))
     each.learn(BY_TWO[0])
     steps = AGAIN.epochs * 2  # 24 images in batches of 12
     assert len(log) == 2 * steps
-    bases = [base_of(generations) for generations in range(3)]
+    bases = [base_with(generations=generations) for generations in range(3)]
     with torch.no_grad():
         for number in (0, 1):
             for features, logits in log[number * steps : (number + 1) * steps]:
@@ -209,8 +256,8 @@ def test_a_checkpoint_holds_the_teacher_that_could_not_be_had_again(tmp_path: Pa
     assert state is not None
     assert state.facts["phase"] == 1
     block = "classifier.blocks.0"
-    assert torch.equal(state.tensors[f"teacher.{block}"], base_of(0).blocks[0])
-    assert not torch.equal(state.tensors[f"network.{block}"], base_of(0).blocks[0])
+    assert torch.equal(state.tensors[f"teacher.{block}"], base_with(generations=0).blocks[0])
+    assert not torch.equal(state.tensors[f"network.{block}"], base_with(generations=0).blocks[0])
 
 
 def test_other_phases_save_no_teacher(tmp_path: Path) -> None:
@@ -232,3 +279,8 @@ def test_a_phase_that_teaches_itself_says_which_terms_learn_from_it() -> None:
 
 def test_stopped_in_any_generation_it_ends_the_same(tmp_path: Path) -> None:
     check_resumes(lambda: method(generations=2, base_smoothing=0.1), BY_TWO, tmp_path)
+
+
+def test_stopped_in_a_base_task_of_varied_images_it_ends_the_same(tmp_path: Path) -> None:
+    how = method(generations=1, mixup=0.3, heavy_augmentation=True)
+    check_resumes(lambda: how, BY_TWO[:1], tmp_path)

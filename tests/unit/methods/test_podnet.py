@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import math
 from pathlib import Path
@@ -9,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
+from densekd.data.memory import Selection
 from densekd.data.scenario import Scenario
+from densekd.learn.checkpoint import Checkpoints
+from densekd.learn.watch import Report, Stopped, Watch
 from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.dense import Course
@@ -217,7 +221,48 @@ def test_gradients_are_clamped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(largest) == pytest.approx(0.01)
 
 
+class Impatient(Watch):
+    """Stops after the first batch of the fine-tuning."""
+
+    def __init__(self) -> None:
+        self.phase = ""
+
+    def report(self, report: Report) -> None:
+        self.phase = report.phase
+
+    def stop(self) -> bool:
+        return self.phase == "finetune"
+
+
+@pytest.mark.parametrize("selection", ["herding", "random"])
+def test_new_exemplars_are_chosen_by_the_network_as_the_fine_tuning_finds_it(
+    selection: Selection, tmp_path: Path
+) -> None:
+    base, task = small.PAIRS[:2]
+    how, checkpoints = method(), Checkpoints(tmp_path)
+    each = small.learner(how, selection=selection)
+    each.learn(base)
+    memory = copy.deepcopy(each.memory)
+    with pytest.raises(Stopped):
+        each.learn(task, watch=Impatient(), checkpoints=checkpoints)
+    state = checkpoints.newest()
+    assert state is not None
+    assert state.facts["phase"] == 1
+    if selection == "random":
+        assert "chosen" not in state.tensors
+        return
+    main = small.learner(dataclasses.replace(how, increment=how.increment[:1]), selection=selection)
+    main.learn(base)
+    main.learn(task)
+    features = main.see(task.train.images).features
+    wanted = memory.choose(task.train, 2, torch.Generator(), features)
+    assert torch.equal(state.tensors["chosen"], torch.cat(wanted))
+    # The network before would have chosen others.
+    before = memory.choose(task.train, 2, torch.Generator(), each.see(task.train.images).features)
+    assert not torch.equal(torch.cat(before), torch.cat(wanted))
+
+
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
-    state, stops = small.interrupted(method(), tmp_path)
+    state, stops = small.interrupted(method(), tmp_path, "herding")
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
-    assert small.same(state, small.learned(method()).state())
+    assert small.same(state, small.learned(method(), selection="herding").state())

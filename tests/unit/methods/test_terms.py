@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
 
+from densekd.data.batches import Blend
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.scenario import Scenario, Task
 from densekd.losses.distill import DenseDistillation, Groups
@@ -99,6 +101,16 @@ def test_in_the_base_task_new_and_all_are_the_same() -> None:
     view = View(torch.tensor([2, 0, 1]), outputs(3, 3, 0), None)
     base = Step({"new": view}, (), 3, seeded(), NETWORK)
     assert torch.equal(CrossEntropy(["new"], "new")(base), CrossEntropy(["new"], "all")(base))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_of_blended_images_is_against_the_blended_labels(smoothing: float) -> None:
+    labels, others = torch.tensor([2, 0, 1]), torch.tensor([1, 0, 2])
+    view = View(labels, outputs(3, 3, 0), None, Blend(others, 0.3))
+    base = Step({"new": view}, (), 3, seeded(), NETWORK)
+    targets = 0.3 * one_hot(labels, 3) + 0.7 * one_hot(others, 3)
+    wanted = cross_entropy(view.student.logits, targets, label_smoothing=smoothing)
+    torch.testing.assert_close(CrossEntropy(["new"], "new", smoothing)(base), wanted)
 
 
 def test_the_ratio_is_that_of_ccil() -> None:

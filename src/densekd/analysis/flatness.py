@@ -1,0 +1,219 @@
+"""How flat a minimum is: what noise on the weights does to the loss on the training images."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from densekd.data.batches import in_order
+from densekd.data.dataset import Progress, Split, join_splits
+from densekd.data.split import first_of_each
+from densekd.experiment.reopen import Reopened, read_config, reopen
+from densekd.files import write_json
+from densekd.learn.learner import Learner
+from densekd.learn.loop import frozen
+from densekd.nn.network import Network
+from densekd.seeds import Seeds
+
+OnBatch = Callable[[int], None]
+
+_FILE = "flatness.json"
+_UNFINISHED = "flatness-unfinished.json"
+_READ_AT_ONCE = 256
+# After DER's grid for images of a similar size: 0 to 0.02.
+_SIGMAS = tuple(round(0.001 * k, 3) for k in range(21))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Which noise is tried.
+
+    Args:
+        sigmas: its deviations, growing; the first is 0, with which the others are compared.
+        draws: how often each is drawn.
+        seed: of the draws. One draw serves all sigmas, so that a curve is smooth, and all runs
+            with a network alike, so that they can be compared in pairs.
+    """
+
+    sigmas: tuple[float, ...] = _SIGMAS
+    draws: int = 5
+    seed: int = 1993
+
+    def __post_init__(self) -> None:
+        growing = list(self.sigmas) == sorted(set(self.sigmas))
+        if not growing or not all(map(math.isfinite, self.sigmas)) or self.sigmas[:1] != (0.0,):
+            raise ValueError(f"Sigmas must begin with 0 and grow, unlike {list(self.sigmas)}.")
+        if self.draws < 1:
+            raise ValueError(f"Noise must be drawn at least once, not {self.draws} times.")
+
+
+def flatness(
+    learner: Learner, train: Split, noise: Noise, on_progress: Progress | None = None
+) -> list[list[float]]:
+    """The mean loss per image with growing noise on the weights.
+
+    Each learnable parameter gets noise from N(0, sigma^2); what batch norm has counted stays. The
+    loss is the cross-entropy over all logits, of images as in a test. The learner is left as it is.
+
+    Args:
+        learner: what was learned.
+        train: the images, with ranks for labels.
+        noise: which noise.
+        on_progress: called with images seen and images in all, for each batch.
+
+    Returns:
+        The losses of each draw, for each sigma.
+    """
+    return _by_sigma(list(_losses(learner, train, noise, 0, on_progress)), noise)
+
+
+def measure_flatness(
+    folder: Path,
+    noise: Noise | None = None,
+    *,
+    per_class: int | None = None,
+    on_progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Find out how flat a finished run's minimum is, and write it to its ``flatness.json``.
+
+    What is there already, with the same settings, is only read; what was interrupted goes on.
+
+    Args:
+        folder: of the run.
+        noise: which noise.
+        per_class: at most so many training images of each class; all of them unless given.
+        on_progress: called with images seen and images in all, for each batch.
+
+    Returns:
+        The content of ``flatness.json``: ``sigmas``, the number of ``draws`` and of ``images``,
+        the ``seed``, ``per_class``, and the ``losses`` as `flatness` gives them.
+    """
+    noise = noise or Noise()
+    read_config(folder)
+    asked = {
+        "sigmas": list(noise.sigmas),
+        "draws": noise.draws,
+        "seed": noise.seed,
+        "per_class": per_class,
+    }
+    known = _read(folder / _FILE, asked)
+    if known is not None:
+        return known
+    run = reopen(folder)
+    train = _training_images(folder, run, per_class)
+    begun = _read(folder / _UNFINISHED, asked) or {"losses": []}
+    losses: list[float] = begun["losses"]
+    for loss in _losses(run.learner, train, noise, len(losses), on_progress):
+        losses.append(loss)
+        write_json(folder / _UNFINISHED, {**asked, "losses": losses})
+    result = {**asked, "images": len(train), "losses": _by_sigma(losses, noise)}
+    write_json(folder / _FILE, result)
+    (folder / _UNFINISHED).unlink(missing_ok=True)
+    return _read(folder / _FILE, asked) or result
+
+
+def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
+    """Draw the loss by sigma, and how much larger than without noise it is."""
+    # Imported here: it takes a second, and a figure needs no screen.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2, sharex=True)
+    sigmas, losses = result["sigmas"], np.array(result["losses"], dtype=float)
+    titles = "Loss per training image", "What the noise adds to it"
+    for panel, name, values in zip(panels, titles, (losses, losses - losses[0]), strict=True):
+        panel.fill_between(sigmas, values.min(1), values.max(1), alpha=0.2, linewidth=0)
+        panel.plot(sigmas, values.mean(1), marker=".")
+        panel.set_title(name)
+        panel.set_xlabel(r"$\sigma$ of the noise on each weight")
+        panel.locator_params(axis="x", nbins=5)
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("cross-entropy")
+    figure.suptitle(f"{title}: mean and range of {result['draws']} draws")
+    figure.savefig(file, dpi=150)
+
+
+def _losses(
+    learner: Learner, train: Split, noise: Noise, known: int, on_progress: Progress | None
+) -> Iterator[float]:
+    """The loss without noise, then those of each draw with growing sigma; ``known`` are skipped."""
+    seen, place = 0, 0
+    total = (1 + noise.draws * (len(noise.sigmas) - 1)) * len(train)
+    noisy = frozen(learner.network)
+
+    def on_batch(images: int) -> None:
+        nonlocal seen
+        seen += images
+        if on_progress is not None:
+            on_progress(seen, total)
+
+    for draw in range(noise.draws):
+        directions = _directions(learner.network, noise.seed, draw)
+        for sigma in noise.sigmas[0 if draw == 0 else 1 :]:
+            place += 1
+            if place <= known:
+                on_batch(len(train))
+                continue
+            _perturb(noisy, learner.network, directions, sigma)
+            yield _mean_loss(noisy, learner, train, on_batch)
+
+
+def _directions(network: Network, seed: int, draw: int) -> list[Tensor]:
+    """Standard normal noise for each learnable parameter."""
+    generator = Seeds(seed).at("flatness", draw).generator("noise")
+    return [torch.randn(p.shape, generator=generator).to(p) for p in network.parameters()]
+
+
+@torch.no_grad()
+def _perturb(noisy: Network, network: Network, directions: list[Tensor], sigma: float) -> None:
+    moved = zip(noisy.parameters(), network.parameters(), directions, strict=True)
+    for copy, parameter, direction in moved:
+        copy.copy_(parameter + sigma * direction)
+
+
+def _mean_loss(network: Network, learner: Learner, data: Split, on_batch: OnBatch) -> float:
+    settings, total = learner.settings, 0.0
+    for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
+        with torch.inference_mode(), settings.engine.autocast():
+            logits = network(settings.engine.laid_out(batch.images)).logits
+        total += float(cross_entropy(logits.double(), batch.labels, reduction="sum"))
+        on_batch(len(batch.labels))
+    return total / len(data)
+
+
+def _by_sigma(losses: list[float], noise: Noise) -> list[list[float]]:
+    """Losses in the order in which `_losses` gives them, as a row of draws for each sigma."""
+    without, rest = losses[0], losses[1:]
+    grown = len(noise.sigmas) - 1
+    draws = [rest[k * grown : (k + 1) * grown] for k in range(noise.draws)]
+    return [[without] * noise.draws, *(list(row) for row in zip(*draws, strict=True))]
+
+
+def _training_images(folder: Path, run: Reopened, per_class: int | None) -> Split:
+    done, tasks = len(run.learner.sizes), len(run.scenario)
+    if done < tasks:
+        raise ValueError(
+            f"{folder} has learned {done} of {tasks} tasks; repeat its `densekd run` first."
+        )
+    train = join_splits([task.train for task in run.scenario])
+    return train if per_class is None else first_of_each(train, per_class)
+
+
+def _read(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """What a file holds, if it was asked for the same."""
+    try:
+        held: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    same = isinstance(held, dict) and all(held.get(k) == v for k, v in asked.items())
+    return held if same else None

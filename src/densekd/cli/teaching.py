@@ -1,0 +1,134 @@
+"""What is seen of a model while it is taught, on stderr."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+
+from densekd.cli import show
+from densekd.cli.display import Bar
+from densekd.cli.estimate import Estimate, Stretch
+from densekd.cli.signals import Interrupts
+from densekd.learn.watch import Report
+from densekd.model.folder import Observer, Plan
+
+
+@contextmanager
+def watching(interrupts: Interrupts, *, quiet: bool) -> Iterator[Observer]:
+    """An observer that fits where stderr goes; warnings are shown by the way."""
+    console = show.console(stderr=True)
+    with show.warnings(console):
+        if quiet:
+            yield Quiet(interrupts)
+        elif console.is_terminal:
+            with Bar(console) as bar:
+                yield Screen(bar, interrupts)
+        else:
+            yield Lines(console, interrupts)
+
+
+class Quiet(Observer):
+    """Says nothing, but stops when it should."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.interrupts = interrupts
+
+    def stop(self) -> bool:
+        """Whether a signal was received."""
+        return self.interrupts.received is not None
+
+
+class Lines(Quiet):
+    """What will be done, and now and then how far it is, as suits a file."""
+
+    def __init__(self, console: Console, interrupts: Interrupts) -> None:
+        super().__init__(interrupts)
+        interrupts.on_first = self.stopping
+        self.console = console
+        self.estimate = Estimate([])
+        self.pace = show.Pace()
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self.console.print(text, soft_wrap=True)
+
+    def reading(self, done: int, total: int) -> None:
+        """Say how many images were read."""
+        if self.pace.due():
+            self.say(f"Reading images: {show.share(done, total)}")
+
+    def planned(self, plan: Plan) -> None:
+        """Say what will be learned."""
+        images = sum(plan.learned.values()) + sum(plan.replayed.values())
+        self.estimate = Estimate(
+            [Stretch(plan.task, name, epochs * images) for name, epochs in plan.phases]
+        )
+        self.say(outline(plan))
+        if plan.resumed:
+            self.say("It goes on where it was left.")
+
+    def report(self, report: Report) -> None:
+        """Say how far training is."""
+        how_far = self.progress(report)
+        if self.pace.due():
+            self.say(f"Learning: {how_far}")
+
+    def repeated(self, step: int) -> None:
+        """Say that there is nothing to do."""
+        self.say(f"These images were learned before, in step {step}; here is what came of it.")
+
+    def progress(self, report: Report) -> str:
+        """The epoch, the speed and the time that is left."""
+        left = self.estimate.left(report)
+        facts = [f"epoch {report.epoch + 1}/{report.epochs}"]
+        if report.phase != "train":
+            facts[0] = f"{report.phase}, {facts[0]}"
+        if left is not None:
+            facts.append(f"{show.duration(left.run)} left")
+        return ", ".join([*facts, f"{show.number(report.images_per_second)} images/s"])
+
+    def stopping(self) -> None:
+        """Acknowledge a signal, from within its handler, where the console may be in use."""
+        with suppress(OSError):  # nothing may keep an update from being saved
+            os.write(2, b"Stopping after this batch; Ctrl-C leaves at once.\n")
+
+
+class Screen(Lines):
+    """A bar for what is going on, below what stays."""
+
+    def __init__(self, bar: Bar, interrupts: Interrupts) -> None:
+        super().__init__(bar.console, interrupts)
+        self.bar = bar
+
+    def reading(self, done: int, total: int) -> None:
+        """Show how many images were read."""
+        self.bar.draw("Reading images", done, total, show.share(done, total))
+
+    def doing(self, what: str) -> None:
+        """Show what is going on."""
+        self.bar.draw(what.capitalize())
+
+    def report(self, report: Report) -> None:
+        """Show how far training is."""
+        done = report.epoch * report.batches + report.batch
+        self.bar.draw("Learning", done, report.epochs * report.batches, self.progress(report))
+
+    def stopping(self) -> None:
+        """Acknowledge a signal where the bar will show it when it is next drawn."""
+        self.bar.details = "Stopping after this batch; Ctrl-C leaves at once."
+
+
+def outline(plan: Plan) -> str:
+    """What an update will do, in a sentence."""
+    images = show.number(sum(plan.learned.values()))
+    noun = "class" if len(plan.learned) == 1 else "classes"
+    epochs = plan.phases[0][1]
+    more = ""
+    if plan.replayed:
+        more = f" and {show.number(sum(plan.replayed.values()))} more of known classes"
+    return (
+        f"Step {plan.step}: {len(plan.learned)} new {noun} ({show.names(list(plan.learned))}) from "
+        f"{images} images{more}, at {plan.image_size} x {plan.image_size} pixels by {plan.method} "
+        f"with {plan.network}, {epochs} {'epoch' if epochs == 1 else 'epochs'}."
+    )

@@ -1,0 +1,1 @@
+"""A model in a folder: taught from folders of images, used, undone."""

@@ -1,0 +1,161 @@
+"""Pretrained networks by name: image models that transformers can load."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from densekd.nn.network import Features
+
+Channels = tuple[float, float, float]
+Size = tuple[int, int]
+
+logger = logging.getLogger(__name__)
+
+
+class Preprocessing(NamedTuple):
+    """The images that a model was trained on; None where its files don't say."""
+
+    size: Size | None = None
+    mean: Channels | None = None
+    std: Channels | None = None
+
+
+class Pretrained(nn.Module):
+    """A model of transformers as a backbone; images are brought to the size that it knows.
+
+    Args:
+        model: takes ``pixel_values`` and gives a ``last_hidden_state``.
+        preprocessing: what it was trained on. Normalising by mean and deviation is left to
+            whoever augments.
+        pools: its ``pooler_output`` is taken; else its class token, or the mean of all tokens.
+    """
+
+    def __init__(self, model: nn.Module, preprocessing: Preprocessing, pools: bool = True) -> None:
+        super().__init__()
+        self.model = model
+        self.preprocessing = preprocessing
+        self.pools = pools
+        self.has_class_token = any(
+            name.endswith(("cls_token", "class_embedding")) for name, _ in model.named_parameters()
+        )
+        height, width = preprocessing.size or (224, 224)
+        with torch.no_grad():
+            self.width: int = self(torch.zeros(1, 3, height, width)).pooled.shape[1]
+
+    def forward(self, images: Tensor) -> Features:
+        """``[B, 3, H, W]`` to pooled features ``[B, D]``; there are no maps."""
+        size = self.preprocessing.size
+        if size is not None and tuple(images.shape[2:]) != size:
+            shrinks = images.shape[2] > size[0] or images.shape[3] > size[1]
+            images = interpolate(images, size, mode="bilinear", antialias=shrinks)
+        seen = self.model(pixel_values=images)
+        pooled = seen.get("pooler_output") if self.pools else None
+        if pooled is not None:
+            return Features(pooled.flatten(1), ())
+        last: Tensor = seen["last_hidden_state"]
+        if last.ndim == 4:
+            return Features(last.mean((2, 3)), ())
+        return Features(last[:, 0] if self.has_class_token else last.mean(1), ())
+
+
+def own_statistics(backbone: object) -> tuple[Channels, Channels] | None:
+    """Mean and deviation that a backbone's images must be normalised by, if it was pretrained."""
+    if not isinstance(backbone, Pretrained):
+        return None
+    _, mean, std = backbone.preprocessing
+    return None if mean is None or std is None else (mean, std)
+
+
+def pretrained(name: str) -> Pretrained:
+    """A model from the hub or from a folder. Only safetensors are read, and no code of its own.
+
+    Args:
+        name: on the hub, or the folder that ``save_pretrained`` wrote.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            f"hf:{name} needs the package transformers; install it with `pip install densekd[hf]`."
+        ) from error
+
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and (folder.is_absolute() or name.startswith(".")):
+        raise ValueError(f"hf:{name} can't be loaded: there is no such folder.")
+    place = str(folder) if folder.is_dir() else name
+    try:
+        with _quiet(transformers):
+            model, report = transformers.AutoModel.from_pretrained(
+                place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+        preprocessing = _preprocessing(transformers, place, model.config)
+        return _made(name, model, preprocessing, report["missing_keys"])
+    except Exception as error:  # the library raises all kinds of errors, its own and others'
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise ValueError(
+            f"hf:{name} can't be loaded ({reason}); check its name and the network, or name the "
+            "folder of a saved image model."
+        ) from error
+
+
+def _made(name: str, model: Any, preprocessing: Preprocessing, missing: list[str]) -> Pretrained:
+    if model.main_input_name != "pixel_values":
+        # Such as CLIP: text and images.
+        model = getattr(model, "vision_model", None)
+        if model is None:
+            raise ValueError("it doesn't take images")
+    # Classifiers were saved without the pooler, which would be drawn at random here.
+    pools = not any("pooler" in key for key in missing)
+    if not pools:
+        model.pooler = None
+    lost = [key for key in missing if "pooler" not in key]
+    if lost:
+        logger.warning("hf:%s lacks %d weights, such as %s: drawn.", name, len(lost), lost[0])
+    return Pretrained(model.float().eval(), preprocessing, pools)
+
+
+def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
+    """What the model's own files say of its images."""
+    try:
+        given, _ = transformers.ImageProcessingMixin.get_image_processor_dict(place)
+    except OSError:  # there is no such file
+        given = {}
+    vision = getattr(config, "vision_config", config)
+    size = _size(given.get("crop_size") or given.get("size") or getattr(vision, "image_size", None))
+    if not given.get("do_normalize", True) or "image_mean" not in given:
+        return Preprocessing(size)
+    return Preprocessing(size, tuple(given["image_mean"]), tuple(given["image_std"]))
+
+
+def _size(given: object) -> Size | None:
+    """Height and width, of the several ways in which they are written."""
+    if isinstance(given, Mapping):
+        edge = given.get("shortest_edge")
+        given = (given.get("height", edge), given.get("width", edge))
+    if isinstance(given, int):
+        given = (given, given)
+    if not isinstance(given, list | tuple) or not all(isinstance(side, int) for side in given):
+        return None
+    height, width = given
+    return height, width
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's own bars and reports: what matters of them is said by us."""
+    settings = transformers.utils.logging
+    verbosity, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    settings.set_verbosity_error()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        settings.set_verbosity(verbosity)
+        if bars:
+            settings.enable_progress_bar()

@@ -1,0 +1,266 @@
+"""Experiments: what a sweep's runs reached, laid out as its file says, beside the paper."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from densekd.experiment.grid import Experiment, Target, flat, read_experiment
+from densekd.report.groups import Group
+from densekd.report.labels import schedule
+from densekd.report.overview import AVERAGE
+from densekd.report.runs import Compression, Found, Run, read_json
+from densekd.report.statistics import Summary
+from densekd.report.tables import Cell, Column, Kind, Row, Table, filled
+
+Point = Mapping[str, Any]
+# Of which a mean is taken, unless a table has a row or a column for each.
+_DRAWN = ("seed", "scenario.order", "order")
+# They change no result.
+_INERT = ("data.dir", "engine.workers")
+_KINDS: dict[str, Kind] = {"seconds": "seconds", "variance": "variance"}
+_TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time", "forgetting": "forgetting"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A point of a sweep's grid, and what became of it."""
+
+    point: Point
+    state: str
+    reason: str
+    run: Run | Compression | None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An experiment with its runs.
+
+    Args:
+        experiment: what it is about.
+        changes: settings that were given besides the file's.
+        seconds: how long it took by the clock, over all calls.
+        entries: its runs, those that failed or are waiting too.
+    """
+
+    experiment: Experiment
+    changes: Point
+    seconds: float
+    entries: tuple[Entry, ...]
+
+    @property
+    def progress(self) -> str:
+        """How far it is, in words."""
+        states = [entry.state for entry in self.entries]
+        parts = [f"{states.count('finished')} of {len(states)} runs finished"]
+        parts += [f"{n} {s}" for s in ("failed", "running", "waiting") if (n := states.count(s))]
+        return ", ".join(parts)
+
+    @property
+    def rehearsal(self) -> str:
+        """A sentence on what differs from the experiment as it is meant; empty if nothing does."""
+        runs = [entry.run for entry in self.entries if entry.run is not None]
+        how = sorted({schedule(run.settings) for run in runs} - {""})
+        how += [f"{key} {value}" for key, value in self.changes.items()]
+        if not how:
+            return ""
+        return f"Rehearsal: {', '.join(how)}; not comparable with the paper's numbers."
+
+
+def read_sweep(folder: Path, found: Found) -> Sweep:
+    """The sweep in a folder, with those of its runs that were found."""
+    experiment = read_experiment(folder / "experiment.toml")
+    record = read_json(folder / "runs.json")
+    known: dict[str, Run | Compression] = {run.folder.name: run for run in found.runs}
+    known |= {each.folder.name: each for each in found.compressions}
+    entries = tuple(
+        Entry(
+            {str(key): value for key, value in each["point"].items()},
+            str(each.get("state", "waiting")),
+            str(each.get("reason") or ""),
+            known.get(Path(each["folder"]).name),
+        )
+        for each in record["runs"]
+    )
+    given = flat(record.get("settings") or {})
+    changes = {key: value for key, value in given.items() if key not in _INERT}
+    return Sweep(experiment, changes, float(record.get("seconds") or 0), entries)
+
+
+def experiment_tables(sweep: Sweep, methods: Mapping[Run | Compression, str]) -> list[Table]:
+    """The tables of a sweep: one for each value of what is neither row, column nor drawn.
+
+    Args:
+        sweep: the runs.
+        methods: what each run's method is called, so that rows can be found by it.
+    """
+    experiment = sweep.experiment
+    placed = (experiment.rows, experiment.columns, *_DRAWN)
+    others = [key for key in experiment.grid if key not in placed]
+    tables = []
+    for place in _distinct(sweep, others):
+        entries = [entry for entry in sweep.entries if _agrees(place, entry.point)]
+        layout = _Layout(experiment, place, entries, methods)
+        tables.append(layout.table(sweep.rehearsal))
+    return tables
+
+
+def targets_of(sweeps: Sequence[Sweep], groups: Sequence[Group]) -> dict[Group, float]:
+    """The paper's average incremental accuracy, as a share, of groups that it has a number for.
+
+    Runs with other settings than the experiment's, such as other data, are none of these.
+    """
+    found: dict[Group, float] = {}
+    for sweep in sweeps:
+        if sweep.changes:
+            continue
+        points = {entry.run: entry.point for entry in sweep.entries if entry.run is not None}
+        targets = [each for each in sweep.experiment.targets if each.measure == AVERAGE]
+        # The target that says most about a run comes last, and counts.
+        for target in sorted(targets, key=lambda target: len(target.where)):
+            for group in groups:
+                known = [points[run] for run in group.all_runs if run in points]
+                if known and all(_has(point, target.where) for point in known):
+                    found[group] = target.value / 100
+    return found
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A table of an experiment, at one place of what isn't a row or a column."""
+
+    experiment: Experiment
+    place: Point
+    entries: Sequence[Entry]
+    methods: Mapping[Run | Compression, str]
+
+    def table(self, shortened: str) -> Table:
+        experiment = self.experiment
+        rows = _values(self.entries, experiment.rows)
+        columns = _values(self.entries, experiment.columns)
+        measures = self._measures()
+        heads = [Column(experiment.rows, _last(experiment.rows))]
+        heads += [head for value in columns for m in measures for head in self._heads(value, m)]
+        summary = self._summarised()
+        heads += _SUMMARY_HEADS if summary else []
+        heads.append(Column("schedule", "schedule"))
+        made = []
+        for row in rows:
+            cells = [c for value in columns for m in measures for c in self._cells(row, value, m)]
+            cells += self._summary(row, columns) if summary else []
+            made.append(self._row(row, [*cells]))
+        kept, fewer = filled(heads, made)
+        suffix = "".join(f"-{_last(key)}-{value}" for key, value in self.place.items())
+        where = ", ".join(_named(key, value) for key, value in self.place.items())
+        title = experiment.title + (f" ({where})" if where else "")
+        note = " ".join(part for part in (_READING, shortened) if part)
+        return Table(experiment.name + suffix, title, note, tuple(kept), tuple(fewer))
+
+    def _measures(self) -> list[str]:
+        """What is shown in each column: the experiment's measure, and what else the paper has."""
+        told = [t.measure for t in self.experiment.targets if self.experiment.columns in t.where]
+        return list(dict.fromkeys([self.experiment.measure, *told]))
+
+    def _heads(self, value: Any, measure: str) -> list[Column]:
+        group, kind = _named(self.experiment.columns, value), _KINDS.get(measure, "percent")
+        key, word = f"{_last(self.experiment.columns)}_{value}_{measure}", _TITLES.get(measure)
+        word = measure.replace("_", " ") if word is None else word
+        heads = [
+            Column(key, word or "ours", kind, group),
+            Column(f"{key}_paper", f"{word} paper".strip(), kind, group),
+        ]
+        # Whoever measured time had another machine, so a gap would say nothing.
+        gap = Column(f"{key}_gap", f"{word} gap".strip(), "points", group)
+        return heads if kind == "seconds" else [*heads, gap]
+
+    def _cells(self, row: Any, column: Any, measure: str) -> list[Cell]:
+        where = {self.experiment.rows: row, self.experiment.columns: column}
+        ours = self._ours(where, measure)
+        paper = self._paper(where, measure)
+        gap = None if ours is None or paper is None else ours.mean - paper
+        return [ours, paper] if measure == "seconds" else [ours, paper, gap]
+
+    def _ours(self, where: Point, measure: str) -> Summary | None:
+        runs = [entry.run for entry in self.entries if _agrees(where, entry.point)]
+        values = [run.measured(measure) for run in runs if run is not None]
+        return Summary.of([value for value in values if value is not None])
+
+    def _paper(self, where: Point, measure: str) -> float | None:
+        """The paper's number for these values, as a share or in seconds."""
+        point, column = {**self.place, **where}, self.experiment.columns
+        for target in self.experiment.targets:
+            exact = (column in target.where) == (column in where)
+            if target.measure == measure and exact and _agrees(target.where, point):
+                return _share(target)
+        return None
+
+    def _summarised(self) -> bool:
+        """Whether there is something to say of a row as a whole, as of several class orders."""
+        whole = any(self.experiment.columns not in t.where for t in self.experiment.targets)
+        return whole or self.experiment.columns in _DRAWN
+
+    def _summary(self, row: Any, columns: Sequence[Any]) -> list[Cell]:
+        """Mean and variance over the columns, and the paper's."""
+        where = {self.experiment.rows: row}
+        cells = [self._ours({**where, self.experiment.columns: c}, AVERAGE) for c in columns]
+        over = Summary.of([cell.mean for cell in cells if cell is not None])
+        ours = (None, None) if over is None else (over.mean, over.variance)
+        return [ours[0], self._paper(where, AVERAGE), ours[1], self._paper(where, "variance")]
+
+    def _row(self, value: Any, cells: list[Cell]) -> Row:
+        where = {self.experiment.rows: value}
+        runs = [e.run for e in self.entries if e.run is not None and _agrees(where, e.point)]
+        how = ", ".join(sorted({schedule(run.settings) for run in runs} - {""}))
+        methods = tuple(dict.fromkeys(self.methods[run] for run in runs if run in self.methods))
+        return Row((str(value), *cells, how), methods)
+
+
+_READING = "Percent of test images; ± is the standard deviation of the sample over runs."
+_SUMMARY_HEADS = [
+    Column("mean", "ours", "percent", "mean"),
+    Column("mean_paper", "paper", "percent", "mean"),
+    Column("variance", "ours", "variance", "variance"),
+    Column("variance_paper", "paper", "variance", "variance"),
+]
+
+
+def _share(target: Target) -> float:
+    scales = {"seconds": 1.0, "variance": 1e4}
+    return target.value / scales.get(target.measure, 100.0)
+
+
+def _has(point: Point, where: Point) -> bool:
+    """Whether a point has all these values."""
+    return all(key in point and point[key] == value for key, value in where.items())
+
+
+def _agrees(where: Point, point: Point) -> bool:
+    """Whether a point has these values where it has those keys at all."""
+    return all(point.get(key, value) == value for key, value in where.items())
+
+
+def _values(entries: Sequence[Entry], key: str) -> list[Any]:
+    """The values of a key, in the order of the runs; they may be lists."""
+    found: list[Any] = []
+    for entry in entries:
+        if key in entry.point and entry.point[key] not in found:
+            found.append(entry.point[key])
+    return found
+
+
+def _distinct(sweep: Sweep, keys: Sequence[str]) -> list[dict[str, Any]]:
+    places: list[dict[str, Any]] = []
+    for entry in sweep.entries:
+        place = {key: entry.point[key] for key in keys if key in entry.point}
+        if place not in places:
+            places.append(place)
+    return places
+
+
+def _named(key: str, value: Any) -> str:
+    words = {"scenario.steps": f"T = {value}", "memory.per_class": f"{value} a class"}
+    return words.get(key, f"{_last(key)} {value}")
+
+
+def _last(key: str) -> str:
+    return "method" if key == "method.name" else key.rpartition(".")[2]

@@ -1,0 +1,195 @@
+"""A report: all that there is to say about some runs, in a folder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from densekd.files import write_atomically
+from densekd.report.charts import Chart, HeatMap
+from densekd.report.draw import draw
+from densekd.report.events import mean_losses
+from densekd.report.experiments import Sweep, experiment_tables, read_sweep, targets_of
+from densekd.report.export import to_csv, to_latex, to_markdown
+from densekd.report.figures import charts, compression_charts, heat_maps
+from densekd.report.groups import Group, group
+from densekd.report.labels import natural, slug
+from densekd.report.overview import (
+    comparison,
+    compression_table,
+    differences_table,
+    orders_table,
+    runs_table,
+)
+from densekd.report.page import Contents, Section, page
+from densekd.report.runs import Compression, Found, Run, find
+from densekd.report.tables import Table, duration
+
+_WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+_CHART_SECTIONS = {
+    "curves": ("Accuracy after each task", "The band is one standard deviation over runs."),
+    "stability": ("Old and new classes", "What was kept, and what was learned last."),
+    "matrices": (
+        "Accuracy by task",
+        "Rows: after which task. Columns: the task whose test images are classified.",
+    ),
+    "memory": ("Memory", "What fewer exemplars cost."),
+    "orders": ("Class orders", "The same classes, learned in other orders."),
+    "flatness": ("Flatness", "How fast the loss on training images grows with noise on weights."),
+    "losses": ("Losses over time", "The parts of the loss, in the mean over each epoch."),
+    "compression": ("Model compression", "A small network learns from a large one."),
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written: the page, and how many of each."""
+
+    page: Path
+    runs: int
+    finished: int
+    tables: int
+    figures: int
+
+
+def write_report(
+    places: Sequence[Path], out: Path, on_progress: Callable[[int, int], None] | None = None
+) -> Report:
+    """Write ``index.html``, ``tables/`` and ``figures/`` about some runs.
+
+    Args:
+        places: run folders, or folders of them.
+        out: where to; what is there already is replaced.
+        on_progress: called with figures drawn and figures in all.
+    """
+    found = find(places)
+    contents = contents_of(found)
+    tables = [table for section in contents.sections for table in section.tables]
+    for table in tables:
+        for ending, to_text in _WRITERS.items():
+            content = to_text(table).encode(errors="backslashreplace")
+            write_atomically(out / "tables" / f"{table.name}.{ending}", content)
+    figures = [item for section in contents.sections for item in section.figures().items()]
+    colours = {method: place for place, method in enumerate(contents.methods)}
+    for number, (name, (_, drawn)) in enumerate(figures):
+        for ending, image in draw(drawn, colours).items():
+            write_atomically(out / "figures" / f"{name}.{ending}", image)
+        if on_progress is not None:
+            on_progress(number + 1, len(figures))
+    # The page last: whoever sees it finds what it links to.
+    write_atomically(out / "index.html", page(contents))
+    finished = sum(run.result is not None for run in found.runs) + len(found.compressions)
+    count = len(found.runs) + len(found.compressions)
+    return Report(out / "index.html", count, finished, len(tables), len(figures))
+
+
+def contents_of(found: Found) -> Contents:
+    """What a page says about runs."""
+    groups, repeated = group(found.runs)
+    named: dict[Run | Compression, str] = {
+        **{run: group.method for group in groups for run in group.all_runs},
+        **{run: str(run.settings.get("method.name")) for run in repeated},
+        **{each: each.method for each in found.compressions},
+    }
+    sweeps = [read_sweep(folder, found) for folder in found.sweeps]
+    protocols = dict.fromkeys(run.protocol.label for run in found.runs)
+    protocols |= dict.fromkeys(each.protocol for each in found.compressions)
+    drawn = _charts(groups, found.compressions)
+    sections = [
+        *(_experiment(sweep, experiment_tables(sweep, named)) for sweep in sweeps),
+        *_overview(groups, sweeps),
+        *_figures(drawn, orders_table(groups), compression_table(found.compressions)),
+    ]
+    if found.runs:
+        about = "Every run, how far it is, and what it was computed with and on."
+        tables = (runs_table(groups, repeated),)
+        sections.append(Section("runs", "Runs", about, tables=tables))
+    return Contents(
+        title=_title(sweeps, found),
+        lead=_lead(groups, found),
+        shortened=_shortened(found),
+        methods=tuple(sorted(set(named.values()))),
+        protocols=tuple(sorted(protocols, key=natural)),
+        sections=tuple(sections),
+        runs=tuple((run, named[run]) for run in found.runs),
+    )
+
+
+def _charts(
+    groups: Sequence[Group], compressions: Sequence[Compression]
+) -> dict[str, list[Chart | HeatMap]]:
+    """All figures by section."""
+    losses = {group: mean_losses(group) for group in groups}
+    drawn: dict[str, list[Chart | HeatMap]] = {name: [] for name in _CHART_SECTIONS}
+    for chart in (*charts(groups, losses), *compression_charts(compressions)):
+        drawn[chart.section].append(chart)
+    drawn["matrices"] += heat_maps(groups)
+    return drawn
+
+
+def _experiment(sweep: Sweep, tables: Sequence[Table]) -> Section:
+    experiment = sweep.experiment
+    failed = [entry for entry in sweep.entries if entry.state == "failed"]
+    remarks = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
+    remarks += [sweep.rehearsal] if sweep.rehearsal else []
+    took = f", {duration(sweep.seconds)} by the clock" if sweep.seconds else ""
+    about = f"{experiment.about} {sweep.progress}{took}."
+    name = f"experiment-{slug(experiment.name)}"
+    return Section(name, experiment.title, about, tuple(remarks), tuple(tables))
+
+
+def _overview(groups: Sequence[Group], sweeps: Sequence[Sweep]) -> list[Section]:
+    if not groups:
+        return []
+    compared = comparison(groups, targets_of(sweeps, groups))
+    sections = [Section("comparison", "Comparison", tables=(compared,))]
+    pairs = differences_table(groups)
+    if pairs is not None:
+        sections.append(Section("differences", "Differences in pairs", tables=(pairs,)))
+    return sections
+
+
+def _figures(
+    drawn: dict[str, list[Chart | HeatMap]], orders: Table | None, compressed: Table | None
+) -> list[Section]:
+    tables = {"orders": orders, "compression": compressed}
+    sections = []
+    for name, (title, about) in _CHART_SECTIONS.items():
+        table = tables.get(name)
+        own = () if table is None else (table,)
+        if own or drawn[name]:
+            sections.append(Section(name, title, about, (), own, tuple(drawn[name])))
+    return sections
+
+
+def _title(sweeps: Sequence[Sweep], found: Found) -> str:
+    if len(sweeps) == 1:
+        return sweeps[0].experiment.title
+    count = len(found.runs) + len(found.compressions)
+    settings = [run.settings for run in found.runs] + [c.settings for c in found.compressions]
+    data = sorted({str(each.get("data.source", "?")) for each in settings})
+    return f"{'One run' if count == 1 else f'{count} runs'} on {', '.join(data)}"
+
+
+def _lead(groups: Sequence[Group], found: Found) -> str:
+    methods = len({group.method for group in groups} | {e.method for e in found.compressions})
+    protocols = len({group.protocol for group in groups} | {e.protocol for e in found.compressions})
+    words = [f"{methods} method{'s' * (methods != 1)} in {_many(protocols, 'protocol')}"]
+    left = sum(run.result is None for run in found.runs)
+    if left:
+        words.append(f"{_many(left, 'run')} not finished: counted in no mean")
+    return "; ".join(words) + "."
+
+
+def _shortened(found: Found) -> str:
+    how = [run.protocol.schedule for run in found.runs]
+    how += [each.shortened for each in found.compressions]
+    if not any(how):
+        return ""
+    kinds = ", ".join(sorted({each for each in how if each}))
+    some = f"{sum(map(bool, how))} of {len(how)} runs were not trained for their full schedules"
+    many = "No run was trained for its full schedule" if all(how) else some
+    return f"{many}: {kinds}."
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"

@@ -1,0 +1,276 @@
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from densekd.analysis.classroom import Classroom
+from densekd.analysis.compress import compress
+from densekd.cli import app
+from densekd.experiment.build import make_engine
+from densekd.experiment.compression import (
+    CompressionConfig,
+    compression_folder,
+    resolve_compression,
+)
+from densekd.experiment.record import StepRecord
+from densekd.experiment.run import Observer
+from densekd.experiment.tree import merge
+from densekd.learn.checkpoint import load_state
+from densekd.learn.evaluate import evaluate
+from densekd.learn.watch import Report, Stopped
+
+Result = Mapping[str, Any]
+
+# 7 batches in each of 2 epochs, of teacher and student.
+TINY = {
+    "teacher": "wrn-10-1",
+    "student": "resnet8",
+    "epochs": 2,
+    "data": {"per_class": 20},
+    "groups": 5,
+}
+BATCHES = 7
+
+
+def tiny(method: str, **changes: Any) -> CompressionConfig:
+    return resolve_compression(merge(TINY, {"method": method}, changes))
+
+
+class Told(Observer):
+    """Writes down what it is told, and asks for a stop after so many batches."""
+
+    def __init__(self, batches: int | None = None) -> None:
+        self.left = batches
+        self.events: list[str] = []
+        self.trained: list[int] = []
+
+    def started(self, folder: Path, tasks: object, done: int) -> None:
+        self.events.append(f"started after {done}")
+
+    def shared_base(self, waiting: bool) -> None:
+        self.events.append("waiting" if waiting else "taken")
+
+    def report(self, report: Report) -> None:
+        if report.ends_epoch:
+            self.trained.append(report.task)
+
+    def evaluated(self, record: StepRecord) -> None:
+        self.events.append(f"evaluated {record.number}")
+
+    def stop(self) -> bool:
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+
+def numbers(result: Result) -> dict[str, Any]:
+    """A result without what depends on the clock and on the place."""
+    passing = ("seconds", "teacher_seconds", "images_per_second", "teacher_file", "folder")
+    return {key: value for key, value in result.items() if key not in passing}
+
+
+def weights(result: Result) -> dict[str, torch.Tensor]:
+    (file,) = Path(result["folder"]).glob("student-*.safetensors")
+    return load_file(file)
+
+
+def same_weights(one: Result, other: Result) -> bool:
+    mine, theirs = weights(one), weights(other)
+    same = (torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    return mine.keys() == theirs.keys() and all(same)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Result]]:
+    """A folder with a compression by each method, and their results."""
+    out = tmp_path_factory.mktemp("compressions")
+    results: dict[str, Result] = {}
+    events = []
+    for method in ("kd", "rdkd", "fdkd", "alone"):
+        told = Told()
+        results[method] = compress(tiny(method), out, told)
+        events.append((told.events, told.trained))
+    # The teacher was trained once.
+    assert events == [
+        (["started after 0", "evaluated 0", "evaluated 1"], [0, 0, 1, 1]),
+        (["started after 1", "taken", "evaluated 1"], [1, 1]),
+        (["started after 1", "taken", "evaluated 1"], [1, 1]),
+        (["started after 1", "evaluated 1"], [1, 1]),
+    ]
+    assert len(list((out / "teachers").iterdir())) == 1
+    return out, results
+
+
+@pytest.fixture
+def result(finished: tuple[Path, dict[str, Result]]) -> Callable[[str], Result]:
+    return lambda method: finished[1][method]
+
+
+@pytest.mark.parametrize("method", ["kd", "rdkd", "fdkd", "alone"])
+def test_a_result_says_how_it_came_about(method: str, result: Callable[[str], Result]) -> None:
+    reached = result(method)
+    folder = Path(reached["folder"])
+    assert json.loads((folder / "result.json").read_text()) == reached
+    assert (reached["kind"], reached["method"]) == ("compression", method)
+    assert (reached["teacher"], reached["student"]) == ("wrn-10-1", "resnet8")
+    assert reached["groups"] == [2] * 5
+    assert resolve_compression(reached["config"]) == tiny(method)
+    assert [epoch["epoch"] for epoch in reached["epochs"]] == [1, 2]
+    for epoch in reached["epochs"]:
+        assert set(epoch["losses"]) == ({"labels"} if method == "alone" else {"labels", "kd"})
+        assert epoch["loss"] == pytest.approx(sum(epoch["losses"].values()))
+    assert reached["epochs"][1]["loss"] < reached["epochs"][0]["loss"]
+    assert (reached["teacher_accuracy"] is None) == (method == "alone")
+    assert not list(folder.glob("epochs/*"))
+
+
+def test_the_accuracies_are_those_of_the_networks(result: Callable[[str], Result]) -> None:
+    reached, config = result("rdkd"), tiny("rdkd")
+    room = Classroom(config, make_engine(config), Observer())
+    student = room.pupil("resnet8", config.make())
+    student.load_state(load_state(Path(reached["folder"], "student")))
+    confusion = evaluate(student, room.tasks[1].test).head
+    assert confusion.trace() / confusion.sum() == reached["accuracy"]
+    # Learned in the order of the seed, of which groups are blocks.
+    assert student.classes[:2] == room.tasks[1].classes[:2] != ("0", "1")
+
+
+def test_students_differ_by_how_they_learn_alone(result: Callable[[str], Result]) -> None:
+    methods = [weights(result(method)) for method in ("kd", "rdkd", "fdkd", "alone")]
+    name = "network.classifier.blocks.0"
+    assert len({tuple(each[name].flatten().tolist()) for each in methods}) == 4
+    accuracies = {result(method)["teacher_accuracy"] for method in ("kd", "rdkd", "fdkd")}
+    assert len(accuracies) == 1
+
+
+def test_a_finished_compression_is_only_read(finished: tuple[Path, dict[str, Result]]) -> None:
+    out, results = finished
+    told = Told()
+    assert compress(tiny("kd"), out, told) == results["kd"]
+    assert told.events == []
+
+
+@pytest.mark.parametrize("batches", [1, BATCHES, BATCHES + 3, 2 * BATCHES + 2, 4 * BATCHES - 1])
+def test_what_was_stopped_ends_the_same(
+    batches: int, result: Callable[[str], Result], tmp_path: Path
+) -> None:
+    with pytest.raises(Stopped):
+        compress(tiny("rdkd"), tmp_path, Told(batches))
+    told = Told()
+    resumed = compress(tiny("rdkd"), tmp_path, told)
+    assert told.events[0] == f"started after {int(batches > 2 * BATCHES)}"
+    assert numbers(resumed) == numbers(result("rdkd"))
+    assert same_weights(resumed, result("rdkd"))
+
+
+@pytest.mark.slow
+def test_what_was_killed_ends_the_same(result: Callable[[str], Result], tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "densekd", "compress", "--method", "rdkd", "--epochs", "2"),
+        *("--teacher", "wrn-10-1", "--student", "resnet8", "--groups", "5"),
+        *("-o", "data.per_class=20", "--out", str(tmp_path), "--quiet"),
+    ]
+    folder = compression_folder(tiny("rdkd"), tmp_path)
+    with subprocess.Popen(command) as process:
+        until = time.monotonic() + 300
+        while not list(folder.glob("epochs/0*.json")) and time.monotonic() < until:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    resumed = compress(tiny("rdkd"), tmp_path)
+    assert numbers(resumed) == numbers(result("rdkd"))
+    assert same_weights(resumed, result("rdkd"))
+
+
+def test_a_damaged_teacher_is_trained_again(
+    finished: tuple[Path, dict[str, Result]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, results = finished
+    shutil.copytree(out / "teachers", tmp_path / "teachers")
+    (file,) = tmp_path.glob("teachers/*/network-*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    told = Told()
+    again = compress(tiny("kd"), tmp_path, told)
+    assert "The teacher is trained again." in caplog.text
+    assert told.trained == [0, 0, 1, 1]
+    assert numbers(again) == numbers(results["kd"])
+
+
+@pytest.mark.parametrize("what", ["compression", "folder", "file"])
+def test_a_teacher_can_be_given(
+    what: str, finished: tuple[Path, dict[str, Result]], tmp_path: Path
+) -> None:
+    _, results = finished
+    file = Path(results["kd"]["teacher_file"])
+    folder = Path(results["kd"]["folder"])
+    given = {"compression": folder, "folder": file.parent, "file": file}[what]
+    told = Told()
+    again = compress(tiny("fdkd", teacher_file=given), tmp_path, told)
+    assert told.events == ["started after 1", "evaluated 1"]
+    assert not (tmp_path / "teachers").exists()
+    for key in ("accuracy", "teacher_accuracy", "epochs", "teacher_file"):
+        assert again[key] == results["fdkd"][key]
+
+
+def test_a_teacher_that_does_not_fit(
+    finished: tuple[Path, dict[str, Result]], tmp_path: Path
+) -> None:
+    given = Path(finished[1]["kd"]["folder"])
+
+    def complaint(**changes: Any) -> str:
+        with pytest.raises(ValueError, match=r"\w") as caught:
+            compress(tiny("kd", **changes), tmp_path)
+        return str(caught.value)
+
+    assert "is a wrn-10-1, no wrn-10-2." in complaint(teacher_file=given, teacher="wrn-10-2")
+    other = complaint(teacher_file=given, order="natural")
+    assert "has learned other classes than digits has, or in another order." in other
+    assert "There is no trained teacher in" in complaint(teacher_file=tmp_path)
+    assert "There is no trained teacher in" in complaint(teacher_file=tmp_path / "none")
+    assert "can't be divided into 11 groups" in complaint(groups=11)
+    assert "There is no network 'lenet'" in complaint(student="lenet")
+
+
+def test_the_command_prints_what_was_reached(finished: tuple[Path, dict[str, Result]]) -> None:
+    out, results = finished
+    options = ["--method", "kd", "--teacher", "wrn-10-1", "--student", "resnet8", "--groups", "5"]
+    more = ["--epochs", "2", "-o", "data.per_class=20", "--out", str(out), "--json"]
+    done = CliRunner().invoke(app, ["compress", *options, *more])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == results["kd"]
+    assert "This compression was finished before" in done.stderr
+    for name, accuracy in (("wrn-10-1", "teacher_accuracy"), ("resnet8", "accuracy")):
+        (row,) = (line for line in done.stderr.splitlines() if name in line)
+        assert f"{100 * results['kd'][accuracy]:.1f}" in row
+    assert "Training was shortened to 2 of 24 epochs." in done.stderr
+
+
+def test_the_command_tells_how_far_it_is(tmp_path: Path) -> None:
+    command = ["compress", "--teacher", "wrn-10-1", "--epochs", "1", "-o", "data.per_class=5"]
+    done = CliRunner().invoke(app, [*command, "--method", "fdkd", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    (folder,) = tmp_path.glob("compress-fdkd-*")
+    said = done.stderr.splitlines()
+    assert said[0] == "resnet8 learns 10 classes of digits from wrn-10-1 by fdkd, seed 1993."
+    assert said[1] == f"The run is kept in {folder}."
+    assert said[2].startswith("teacher wrn-10-1: accuracy ")
+    assert said[3].startswith("student resnet8: accuracy ")
+    alone = CliRunner().invoke(app, [*command, "--method", "alone", "--out", str(tmp_path)])
+    first = alone.stderr.splitlines()[0]
+    assert first == "resnet8 learns 10 classes of digits by labels alone, seed 1993."
+
+
+def test_the_command_refuses_in_a_sentence() -> None:
+    done = CliRunner().invoke(app, ["compress", "--method", "tkd"])
+    assert done.exit_code == 2
+    assert done.stderr == "Error: method must be 'alone', 'kd', 'rdkd' or 'fdkd', not 'tkd'.\n"

@@ -1,0 +1,176 @@
+"""Models that were taught from folders, as files that run without the package."""
+
+import contextlib
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime  # type: ignore[import-untyped]
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from densekd.cli import app
+from densekd.model.export import METADATA, Format, Mismatch, export
+from densekd.model.folder import Model, TeachOptions, teach
+from densekd.model.usage import usage
+from densekd.nn.network import Features
+
+COLOURS = {"a": (200, 40, 40), "b b": (40, 200, 40), "ç": (40, 40, 200), "7": (120, 120, 120)}
+
+
+def folder(path: Path, *names: str, images: int = 8) -> Path:
+    """A sub-folder of noisy images for each class."""
+    draw = np.random.default_rng(len(names))
+    for name in names:
+        (path / name).mkdir(parents=True)
+        for number in range(images):
+            pixels = np.array(COLOURS[name]) + draw.integers(-40, 40, (20, 24, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(path / name / f"{number}.png")
+    return path
+
+
+def taught(place: Path, method: str) -> Path:
+    model = place / "colours.model"
+    options = TeachOptions(image_size=16, network="resnet8", epochs=2, method=method)
+    teach(model, folder(place / "first", "a", "b b"), options)
+    teach(model, folder(place / "second", "ç", "7"), TeachOptions(epochs=2))
+    return model
+
+
+@pytest.fixture(scope="module")
+def by_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return taught(tmp_path_factory.mktemp("head"), "fdkd")
+
+
+@pytest.fixture(scope="module")
+def by_means(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return taught(tmp_path_factory.mktemp("means"), "icarl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_the_printed_lines_see_what_the_model_sees(
+    to: Format, by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["export", str(by_head), "--to", to])
+    assert result.exit_code == 0, result.output
+    file = by_head.parent / f"colours{'.onnx' if to == 'onnx' else '.pt2'}"
+    agreed = re.search(
+        r"on (\d+) images: no probability differs by more than (.*)\.\n", result.stdout
+    )
+    assert agreed
+    assert int(agreed[1]) == 32  # all that there are: seven of each class, and one to test on
+    assert float(agreed[2]) <= 1e-4
+    printed = result.stdout.partition("To use it:\n\n")[2]
+    assert printed == usage(to, file)
+    # Wide, tall and turned: the lines crop as the model does.
+    model = Model.open(by_head)
+    draw = np.random.default_rng(0)
+    for number, (height, width) in enumerate(((20, 24), (61, 33), (19, 19), (15, 200))):
+        pixels = np.array(list(COLOURS.values())[number]) + draw.integers(
+            -40, 40, (height, width, 3)
+        )
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number == 1 else 1
+        Image.fromarray(pixels.astype(np.uint8)).save("image.jpg", exif=exif)
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told):
+            exec(compile(printed, "usage", "exec"), {})
+        (wanted,) = model.predict([Path("image.jpg")], top=3)
+        rows = [line.split(" ", 1) for line in told.getvalue().splitlines()]
+        assert [name for _, name in rows] == [guess.name for guess in wanted]
+        for (share, _), guess in zip(rows, wanted, strict=True):
+            assert float(share) == pytest.approx(guess.probability, abs=1e-3)
+
+
+def run(to: Format, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, dict[str, object]]:
+    if to == "onnx":
+        session = onnxruntime.InferenceSession(file)
+        held = session.get_modelmeta().custom_metadata_map
+        about = {k: json.loads(v) if k in ("labels", "image_size") else v for k, v in held.items()}
+        out = [torch.from_numpy(x) for x in session.run(None, {"pixels": pixels.numpy()})]
+        return out[0], out[1], about
+    texts = {METADATA: ""}
+    loaded = torch.export.load(file, extra_files=texts).module()
+    with torch.no_grad():
+        probabilities, scores = loaded(pixels)
+    return probabilities, scores, json.loads(texts[METADATA])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_nearest_means_are_in_the_file(to: Format, by_means: Path, tmp_path: Path) -> None:
+    model, file = Model.open(by_means), tmp_path / "new folder" / "out"
+    told: list[tuple[int, int]] = []
+    exported = export(model, to, file, lambda done, total: told.append((done, total)))
+    assert (exported.file, exported.bytes) == (file, file.stat().st_size)
+    assert told[-1] == (exported.images, exported.images)
+    pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
+    for some in (pixels, pixels[:1]):
+        probabilities, scores, about = run(to, file, some)
+        torch.testing.assert_close(probabilities, model.probabilities(some), atol=1e-4, rtol=0)
+        torch.testing.assert_close(scores, model.scores(some), atol=1e-4, rtol=0)
+    assert about["labels"] == list(model.classes)
+    assert about["image_size"] == 16
+    assert sorted(path.name for path in file.parent.iterdir()) == ["out"]
+
+
+def test_an_earlier_step_can_be_exported(by_head: Path, tmp_path: Path) -> None:
+    out = tmp_path / "early.pt2"
+    command = ["export", str(by_head), "--to", "torch", "--out", str(out), "--step", "0"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    _, _, about = run("torch", out, torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
+    assert about["labels"] == ["a", "b b"]
+
+
+class Noisy(nn.Module):
+    """A backbone that sees something else each time."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images: Tensor) -> Features:
+        seen: Features = self.inner(images)
+        return Features(seen.pooled + torch.rand_like(seen.pooled), seen.maps)
+
+
+def test_what_does_not_agree_is_not_written(by_head: Path, tmp_path: Path) -> None:
+    model, file = Model.open(by_head), tmp_path / "model.pt2"
+    network = model.learner.network
+    network.add_module("backbone", Noisy(network.backbone))
+    file.write_text("before")
+    with pytest.raises(Mismatch, match=r"differs from the model by .* so nothing was written"):
+        export(model, "torch", file)
+    assert file.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
+
+
+def test_one_sentence_says_why_not(
+    by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model.open(by_head)
+    with pytest.raises(ValueError, match=r"is a folder; name a file"):
+        export(model, "torch", tmp_path)
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, package, None)
+            with pytest.raises(ValueError, match=r"`pip install densekd\[onnx\]`"):
+                export(model, "onnx", tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_images_nothing_can_be_checked(tmp_path: Path) -> None:
+    options = TeachOptions(
+        image_size=16, network="resnet8", epochs=1, overrides=("memory.per_class=0",)
+    )
+    teach(tmp_path / "model", folder(tmp_path / "one", "a", "b b", images=1), options)
+    with pytest.raises(ValueError, match="keeps no images that an export could be checked with"):
+        export(Model.open(tmp_path / "model"), "torch", tmp_path / "model.pt2")

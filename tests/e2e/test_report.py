@@ -1,0 +1,233 @@
+import csv
+import json
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import densekd
+from densekd.cli import app
+from densekd.report.events import read_losses
+from densekd.report.page import page
+from densekd.report.runs import find
+from densekd.report.write import contents_of
+
+from reported import made, sweep
+
+# Two tasks of five digits each, in a few seconds.
+SHORT = ["--epochs", "1", "--steps", "1", "--network", "resnet8", "-o", "data.per_class=10"]
+AVERAGE = "average_incremental_accuracy"
+
+
+def call(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+class Page(HTMLParser):
+    """The rows of a page's tables, its data, and what elements it has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self._texts: dict[str, str] = {}
+        self._table = self._inside = ""
+        self.feed(text)
+        self.data: dict[str, Any] = json.loads(self._texts["data"])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if "data-table" in attributes:
+            self._table = str(attributes["data-table"])
+            self.tables[self._table] = []
+        elif tag == "tr" and "data-methods" in attributes:
+            self.tables[self._table].append([])
+        elif tag == "td":
+            self.tables[self._table][-1].append(str(attributes["data-value"]))
+        self._inside = str(attributes.get("id")) if tag == "script" else ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self._texts[self._inside] = self._texts.get(self._inside, "") + data
+
+
+def read(out: Path) -> Page:
+    return Page((out / "index.html").read_text("utf-8"))
+
+
+def table(out: Path, name: str) -> list[dict[str, str]]:
+    with (out / "tables" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that were really trained."""
+    out = tmp_path_factory.mktemp("runs")
+    for method in ("gkd", "finetune"):
+        assert call("run", "--out", out, *SHORT, "--method", method, "--quiet").exit_code == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def reported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The report on them, and what was said."""
+    out = tmp_path_factory.mktemp("report")
+    return out, call("report", trained, "--out", out)
+
+
+def results(runs: Path) -> dict[str, dict[str, Any]]:
+    files = runs.glob("*/result.json")
+    found = [json.loads(file.read_text()) for file in files]
+    return {result["config"]["method"]["name"]: result for result in found}
+
+
+def test_a_result_says_what_it_was_computed_on(trained: Path) -> None:
+    for result in results(trained).values():
+        machine = result["machine"]
+        assert machine["processor"]
+        assert machine["cores"] >= 1
+        assert machine["memory"] is None or machine["memory"] > 2**28
+        assert machine["accelerator"] is None or result["engine"]["device"] != "cpu"
+        source = Path(densekd.__file__).parent
+        git = ["git", "-C", str(source), "rev-parse", "HEAD"]
+        head = subprocess.run(git, capture_output=True, text=True, check=False)
+        if head.returncode == 0:
+            assert re.fullmatch(r"[0-9a-f]{40}\+?", result["commit"])
+        else:
+            assert result["commit"] is None
+
+
+def test_tables_have_the_numbers_of_the_results(
+    trained: Path, reported: tuple[Path, Result]
+) -> None:
+    out, told = reported
+    assert told.exit_code == 0, told.stderr
+    assert told.stdout.startswith("2 runs: 3 tables as CSV, Markdown and LaTeX, 4 figures as PDF")
+    assert told.stdout.endswith(f"Open {out / 'index.html'}.\n")
+    known = results(trained)
+    rows = {row["method"]: row for row in table(out, "comparison")}
+    assert set(rows) == set(known)
+    for method, result in known.items():
+        assert float(rows[method][AVERAGE]) == result[AVERAGE]
+        assert float(rows[method]["forgetting"]) == result["forgetting"]
+        for name in ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy"):
+            assert float(rows[method][name]) == result["steps"][-1][name]
+        assert rows[method]["protocol"].endswith("shortened to 1 epoch")
+        shown = f"| {100 * result[AVERAGE]:.2f} |"
+        assert shown in (out / "tables" / "comparison.md").read_text()
+    (difference,) = table(out, "differences")
+    first, second = (known[difference[key]] for key in ("first", "second"))
+    assert float(difference["difference"]) == pytest.approx(first[AVERAGE] - second[AVERAGE])
+    assert difference["pairs"] == "1"
+    assert "low" not in difference
+    assert difference["verdict"] == "one pair: nothing can be said"
+
+
+def test_the_page_has_the_numbers_of_the_results(
+    trained: Path, reported: tuple[Path, Result]
+) -> None:
+    out, _ = reported
+    found, known = read(out), results(trained)
+    for row in found.tables["comparison"]:
+        assert float(row[1]) == known[row[0]][AVERAGE]
+    (curve,) = [c for c in found.data["charts"] if c["title"].startswith("All classes seen")]
+    for series in curve["series"]:
+        steps = known[found.data["methods"][series["method"]]]["steps"]
+        points = [[step["classes_seen"], 100 * step["accuracy"], None] for step in steps]
+        assert series["points"] == points
+    for heat in found.data["maps"]:
+        matrix = known[found.data["methods"][heat["method"]]]["accuracy_matrix"]
+        for after, values in enumerate(heat["values"]):
+            assert values == pytest.approx([100 * value for value in matrix[after][: after + 1]])
+
+
+def test_the_page_says_how_the_runs_came_about(
+    trained: Path, reported: tuple[Path, Result]
+) -> None:
+    out, _ = reported
+    text = (out / "index.html").read_text("utf-8")
+    result = results(trained)["gkd"]
+    assert "No run was trained for its full schedule: shortened to 1 epoch." in text
+    assert f"torch {result['versions']['torch']}" in text
+    assert result["machine"]["processor"] in text
+    assert "lambda_base = " in text
+    assert str(trained) not in text  # where someone keeps runs is nobody's business
+
+
+def test_losses_are_those_that_tensorboard_has(
+    trained: Path, reported: tuple[Path, Result]
+) -> None:
+    out, _ = reported
+    charts = {c["title"]: c for c in read(out).data["charts"] if c["section"] == "losses"}
+    assert set(charts) == {"Loss term: new", "Loss term: exemplars", "Loss term: kd"}
+    (folder,) = trained.glob("digits-gkd-*")
+    (series,) = charts["Loss term: kd"]["series"]
+    assert [point[:2] for point in series["points"]] == [
+        list(event) for event in read_losses(folder)["kd"]
+    ]
+    assert read_losses(out) == {}
+
+
+def test_every_file_that_the_page_names_is_there(reported: tuple[Path, Result]) -> None:
+    out, _ = reported
+    links = [str(attributes["href"]) for tag, attributes in read(out).tags if tag == "a"]
+    files = {link for link in links if not link.startswith("#")}
+    assert files == {str(file.relative_to(out)) for file in out.glob("*/*")}
+    assert len(files) == 3 * 3 + 4 * 2
+
+
+def test_nothing_is_one_sentence(tmp_path: Path) -> None:
+    result = call("report", tmp_path, "--out", tmp_path / "report")
+    assert result.exit_code == 2
+    expected = f"Error: There is no run in {tmp_path}; `densekd run` makes some.\n"
+    assert result.stderr == expected
+    assert not (tmp_path / "report").exists()
+
+
+def test_an_unfinished_run_is_reported_too(tmp_path: Path) -> None:
+    made(tmp_path, "scenario.steps=1", tasks=0)
+    result = call("report", tmp_path, "--out", tmp_path / "report")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("1 run, 1 of them unfinished: 2 tables")
+    (row,) = table(tmp_path / "report", "runs")
+    assert row["state"] == "0 of 2 tasks"
+    (row,) = table(tmp_path / "report", "comparison")
+    assert row["runs"] == "0"
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    experiment = f"""
+title = "{evil}"
+about = "{evil}"
+[grid]
+"method.name" = ["rdkd"]
+seed = [1993]
+[table]
+rows = "method.name"
+columns = "seed"
+"""
+    folder = made(tmp_path, f"data.source=npz:{evil}.npz")
+    sweep(tmp_path, "evil", experiment, {folder: {"method.name": "rdkd", "seed": 1993}})
+    found = Page(page(contents_of(find([tmp_path]))).decode())
+    tags = [tag for tag, _ in found.tags]
+    assert tags.count("script") == 2
+    assert "img" not in tags
+    assert found.data["protocols"][0].startswith(f"npz:{evil}.npz · T = 5")
+
+
+def test_compare_passes_over_compressions(trained: Path, tmp_path: Path) -> None:
+    made(tmp_path, "seed=3")
+    (tmp_path / "compress-kd-1").mkdir()
+    (tmp_path / "compress-kd-1" / "result.json").write_text('{"kind": "compression"}')
+    result = call("compare", tmp_path)
+    assert result.exit_code == 0
+    assert "rdkd" in result.stdout

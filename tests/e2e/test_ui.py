@@ -1,0 +1,252 @@
+"""The page, used by a browser as people use it, and by requests that no page would make."""
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from densekd.model.folder import Model, TeachOptions, history, teach
+
+# Runs a command, and writes down all addresses that are not this computer's.
+WATCHED = """
+import sys
+log = open(sys.argv.pop(1), "w", buffering=1)
+def watch(event, args):
+    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo"):
+        address = args[:1] if event == "socket.getaddrinfo" else args[1]
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost"):
+            print(event, address, file=log)
+sys.addaudithook(watch)
+from densekd.cli import app
+app()
+"""
+COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210), "grey": (120,) * 3}
+SECONDS = 120  # until something must have happened, also on a busy computer
+
+
+def photos(folder: Path, *names: str, count: int = 12) -> Path:
+    """A folder of noisy images for each colour."""
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            noise = np.random.default_rng(i).integers(-30, 30, (16, 16, 3))
+            pixels = (np.array(COLOURS[name]) + noise).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"IMG {i}.PNG")
+    return folder
+
+
+@contextmanager
+def served(model: Path, log: Path) -> Iterator[str]:
+    """The address of a model's page."""
+    command = [sys.executable, "-c", WATCHED, str(log), "ui", str(model), "--port", "0"]
+    with subprocess.Popen([*command, "--no-browser"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
+            assert found
+            yield found[0]
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(SECONDS) == 0
+    assert log.read_text() == ""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no Chromium, which plays the user of the page")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@contextmanager
+def opened(browser: Browser, address: str) -> Iterator[Page]:
+    """The page in a browser that asks nobody but its server."""
+    page = browser.new_page()
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
+    page.set_default_timeout(1000 * SECONDS)
+    expect.set_options(timeout=1000 * SECONDS)
+    page.goto(address)
+    yield page
+    assert asked - {""} == {urlsplit(address).netloc}  # nothing for data in the page itself
+    page.close()
+
+
+def tab(page: Page, name: str) -> Any:
+    """What is on a tab, which is opened."""
+    page.get_by_role("tab", name=name).click()
+    return page.get_by_role("tabpanel").filter(visible=True)
+
+
+def drop(panel: Any, files: Path | list[Path]) -> None:
+    kind = "images" if isinstance(files, list) else "folder"
+    panel.locator(f"input[data-kind={kind}]").set_input_files(files)
+
+
+class Served(NamedTuple):
+    model: Path
+    address: str
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The page of a model that knows three colours."""
+    folder = tmp_path_factory.mktemp("colours")
+    source = photos(folder / "photos", "red", "green", "blue")
+    teach(folder / "model", source, TeachOptions(network="resnet8", epochs=4))
+    with served(folder / "model", folder / "log") as address:
+        yield Served(folder / "model", address)
+
+
+@pytest.mark.slow
+def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) -> None:
+    model, address = colours
+    new = sorted(photos(tmp_path / "new", "grey").glob("grey/*"))
+    text = tmp_path / "text.png"
+    text.write_text("This is no image.")
+    expected = [guess.name for guess in Model.open(model).predict([new[0]], top=3)[0]]
+    with opened(browser, address) as page:
+        expect(page.get_by_text("It knows 3 classes: blue, green, red.")).to_be_visible()
+        look = tab(page, "Look")
+        drop(look, [new[0], text])
+        expect(look.locator(".kd-card")).to_have_count(2)
+        assert look.locator(".kd-bar span:first-child").all_inner_texts() == expected
+        expect(look.get_by_role("alert")).to_contain_text("This can't be read: not an image")
+
+        lesson = tab(page, "Teach")
+        lesson.get_by_role("button", name="More").click()
+        lesson.get_by_label("How often images are seen").fill("1")
+        drop(lesson, new)
+        expect(lesson.locator(".kd-basket")).to_contain_text("no name yet 12 images")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(page.get_by_text("give them a name")).to_be_visible()
+        lesson.get_by_label("What do images without a folder show?").fill("red")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(page.get_by_text("The model knows 'red' already")).to_be_visible()
+        lesson.get_by_label("What do images without a folder show?").fill("a <b>grey one")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(lesson.get_by_role("progressbar")).to_be_visible()
+        expect(lesson.locator(".kd-class")).to_have_count(4)
+        expect(lesson.locator(".kd-class").last).to_contain_text("a <b>grey one new")
+        expect(lesson.locator(".kd-basket")).to_have_count(0)
+        expect(page.get_by_text("It knows 4 classes")).to_be_visible()
+        assert [entry.current for entry in history(model)] == [False, True]
+
+        past = tab(page, "History")
+        past.get_by_role("button", name="Go to step 0").click()
+        expect(page.get_by_text("It knows 3 classes")).to_be_visible()
+        expect(past.get_by_role("button", name="Go to step 1")).to_be_visible()
+        assert [entry.current for entry in history(model)] == [True, False]
+        look = tab(page, "Look")
+        drop(look, new[:1])
+        expect(look.locator(".kd-card")).to_have_count(1)
+        assert look.locator(".kd-bar span:first-child").all_inner_texts() == expected
+
+
+@pytest.mark.slow
+def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> None:
+    model = tmp_path / "colours"
+    source = photos(tmp_path / "photos", "red", "green")
+    with served(model, tmp_path / "log") as address, opened(browser, address) as page:
+        expect(page.get_by_text("It knows nothing yet.")).to_be_visible()
+        lesson = tab(page, "Teach")
+        drop(lesson, source / "red")
+        expect(lesson.locator(".kd-basket li")).to_have_text(["red 12 images"])
+        lesson.get_by_role("button", name="Teach").click()
+        expect(page.get_by_text("A new model needs two classes or more")).to_be_visible()
+        lesson.get_by_role("button", name="Clear").click()
+        expect(lesson.locator(".kd-basket")).to_have_count(0)
+        drop(lesson, source)
+        expect(lesson.locator(".kd-basket li")).to_have_text(["green 12 images", "red 12 images"])
+        lesson.get_by_role("button", name="More").click()
+        lesson.get_by_label("How often images are seen").fill("100000")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
+
+        page.reload()  # which doesn't disturb it
+        lesson = tab(page, "Teach")
+        expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
+        lesson.get_by_role("button", name="Stop").click()
+        expect(lesson.get_by_text("Stopped; the model is what it was.")).to_be_visible()
+        assert not (model / "current.json").exists()
+
+        drop(lesson, source)
+        expect(lesson.locator(".kd-basket li")).to_have_count(2)
+        lesson.get_by_role("button", name="More").click()
+        lesson.get_by_label("How often images are seen").fill("1")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(lesson.locator(".kd-class")).to_have_count(2)
+        assert Model.open(model).classes == ("green", "red")
+
+
+class Asked:
+    """Asks a server what no page would ask."""
+
+    def __init__(self, address: str) -> None:
+        self.host = urlsplit(address).netloc
+
+    def __call__(self, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self.host, timeout=SECONDS)
+        text = None if body is None else json.dumps(body)
+        given = {"Content-Type": "application/json", **headers}
+        connection.request("GET" if body is None else "POST", path, text, given)
+        answer = connection.getresponse()
+        content = answer.read().decode()
+        connection.close()
+        return answer.status, content
+
+    def event(self, number: int, *data: Any) -> tuple[int, str]:
+        """Ask for what the page does on an event, and get what is told of it."""
+        event = {"data": data, "fn_index": number, "session_hash": "crafted"}
+        status, content = self("/gradio_api/queue/join", event)
+        if status != 200:
+            return status, content
+        return self("/gradio_api/queue/data?session_hash=crafted")
+
+
+@pytest.mark.slow
+def test_what_no_page_would_ask_for_is_refused(colours: Served, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    shutil.copy(next(photos(tmp_path, "red", count=1).glob("red/*")), secret)
+    ask = Asked(colours.address)
+    status, config = ask("/config")
+    assert status == 200
+    events = json.loads(config)["dependencies"]
+    look = next(event["id"] for event in events if event["api_name"] == "look")
+    for path in (
+        *(f"/gradio_api/file={file}" for file in (secret, colours.model / "current.json")),
+        f"/static/../gradio_api/file={secret}",
+        f"/static/{'..%2f' * 12}{secret}",
+        *("/gradio_api/file=http://192.0.2.1/", "/gradio_api/proxy=http://192.0.2.1/"),
+        *("/gradio_api/info", "/docs", "/monitoring"),
+    ):
+        assert ask(path)[0] in (403, 404), path
+    assert ask("/", Host="example.com")[0] == 403
+    assert ask("/gradio_api/queue/join", {}, Origin="http://example.com")[0] == 403
+    assert ask("/gradio_api/queue/join", " " * 2**25)[0] == 403
+    for named in (str(secret), "http://192.0.2.1/image.png"):
+        file = {"path": named, "meta": {"_type": "gradio.FileData"}}
+        assert ask.event(look, file) == (403, "No files here.")
+        status, told = ask.event(look, json.dumps([{"name": "a.png", "file": named}]))
+        assert "A file was named that wasn't received" in told
+    status, told = ask.event(look, "nonsense")
+    assert "can't be understood" in told
+    assert secret.exists()
+    assert ask("/")[0] == 200

@@ -1,0 +1,271 @@
+"""Whatever happens to an update, the model is the one before it or the one after it."""
+
+import errno
+import itertools
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from densekd.learn.watch import Report
+from densekd.model.folder import Guess, Model, Observer, Plan, history, teach
+
+from pictures import TINY, fill, picture
+
+# 34 images, exemplars aside: two batches in each of two epochs.
+NEW = {"blue": 20, "7": 20}
+SHOWN = [picture(name, 500) for name in ("red", "green", "blue", "7")]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill(tmp_path_factory.mktemp("new") / "images", NEW)
+
+
+class Known(NamedTuple):
+    """All that there is to know of a model, but for the time that it took."""
+
+    facts: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+    says: list[list[Guess]]
+
+
+def known(model: Path) -> Known:
+    opened = Model.open(model)
+    state, kept = opened.learner.state(), opened.kept()
+    facts = {**opened.facts, "when": "", "update": {**opened.facts["update"], "seconds": 0}}
+    tensors = {**state.tensors, **kept.images.state(), "labels": kept.labels}
+    return Known(facts, tensors, opened.predict(SHOWN, top=4))
+
+
+def check_equal(model: Path, other: Known) -> None:
+    """Whether a model is what another is, bit for bit."""
+    mine = known(model)
+    assert (mine.facts, mine.says) == (other.facts, other.says)
+    assert mine.tensors.keys() == other.tensors.keys()
+    assert all(torch.equal(tensor, other.tensors[name]) for name, tensor in mine.tensors.items())
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows red and green."""
+    place = tmp_path_factory.mktemp("first")
+    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), TINY)
+    return place / "model"
+
+
+@pytest.fixture
+def model(first: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return shutil.copytree(first, tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def before(first: Path) -> Known:
+    """The model before the update."""
+    return known(first)
+
+
+@pytest.fixture(scope="module")
+def after(first: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    """The model after an update that nothing happened to."""
+    model = shutil.copytree(first, tmp_path_factory.mktemp("after") / "model")
+    teach(model, images, TINY)
+    return known(model)
+
+
+def check_either(model: Path, before: Known, after: Known) -> int:
+    """Whether a model is one or the other, by its history, which has so many states."""
+    steps = len(history(model))
+    check_equal(model, before if steps == 1 else after)
+    return steps
+
+
+class Counting(Observer):
+    """Counts what it is told, where another process can see it."""
+
+    def __init__(self, count: "Synchronized[int]") -> None:
+        self.count = count
+
+    def more(self) -> None:
+        self.count.value += 1
+
+    def planned(self, plan: Plan) -> None:
+        self.more()
+
+    def doing(self, what: str) -> None:
+        self.more()
+
+    def report(self, report: Report) -> None:
+        self.more()
+
+    def stop(self) -> bool:
+        self.more()
+        return False
+
+
+def counted(model: Path, images: Path, count: "Synchronized[int]") -> None:
+    torch.set_num_threads(1)
+    teach(model, images, TINY, Counting(count))
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments(
+    first: Path, before: Known, after: Known, images: Path, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["densekd.model.folder"])
+    draw, count = random.Random(0), context.Value("i", 0)
+    counted(shutil.copytree(first, tmp_path / "whole"), images, count)
+    events, killed = count.value, 0
+    for number in range(20):
+        model, count.value = shutil.copytree(first, tmp_path / f"{number}"), 0
+        process = context.Process(target=counted, args=(model, images, count), daemon=True)
+        process.start()
+        moment = draw.randrange(events)
+        while count.value < moment:
+            assert process.is_alive() or process.exitcode == 0, "the update failed"
+            time.sleep(0.0005)
+        time.sleep(draw.uniform(0, 0.03))
+        process.kill()
+        process.join()
+        killed += process.exitcode == -signal.SIGKILL
+        check_either(model, before, after)
+        teach(model, images, TINY)
+        assert check_either(model, before, after) == 2
+    assert killed >= 15
+
+
+@contextmanager
+def copied_before_each_change(model: Path, copies: Path) -> Iterator[None]:
+    """Copy the model as a kill would leave it, before anything gets or loses its name."""
+
+    def watched(change: Callable[..., None]) -> Callable[..., None]:
+        def changing(*args: Any, **kwargs: Any) -> None:
+            shutil.copytree(model, copies / f"{len(list(copies.glob('*'))):03d}")
+            change(*args, **kwargs)
+
+        return changing
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("replace", "unlink", "rmdir"):
+            patch.setattr(os, name, watched(getattr(os, name)))
+        yield
+
+
+@pytest.mark.slow
+def test_a_kill_before_any_change_of_a_name(
+    before: Known, after: Known, images: Path, model: Path, tmp_path: Path
+) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    with copied_before_each_change(model, copies):
+        teach(model, images, TINY)
+    left, found = sorted(copies.iterdir()), []
+    assert len(left) > 12
+    for copy in left:
+        found.append(check_either(copy, before, after))
+        teach(copy, images, TINY)
+        assert check_either(copy, before, after) == 2
+    # It counts from one moment on.
+    assert found == sorted(found)
+    assert {*found} == {1, 2}
+
+
+def test_a_first_update_that_is_killed_is_no_model(images: Path, tmp_path: Path) -> None:
+    model, copies = tmp_path / "model", tmp_path / "copies"
+    copies.mkdir()
+    model.mkdir()
+    with copied_before_each_change(model, copies):
+        teach(model, images, TINY)
+    middle = sorted(copies.iterdir())[5]
+    with pytest.raises(ValueError, match="There is no model in"):
+        Model.open(middle)
+    teach(middle, images, TINY)
+    check_equal(middle, known(model))
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_a_full_disk_costs_nothing(
+    name: str,
+    before: Known,
+    after: Known,
+    images: Path,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time some files more can be written than the time before."""
+    works = getattr(os, name)
+    for most in itertools.count(0, 3):
+        failed, room = "", iter(range(most))
+
+        def filling(*args: Any, room: Iterator[int] = room) -> None:
+            if next(room, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            works(*args)
+
+        monkeypatch.setattr(os, name, filling)
+        try:
+            teach(model, images, TINY)
+        except ValueError as error:
+            failed = str(error)
+        monkeypatch.setattr(os, name, works)
+        if not failed:
+            break
+        assert failed.startswith(f"There is no space left on the disk of {model}; the model in it")
+        check_either(model, before, after)
+        assert [*model.rglob(".*.tmp")] == []
+    assert most >= 3
+    check_equal(model, after)
+
+
+def test_a_real_disk_that_is_full(
+    first: Path, before: Known, after: Known, images: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "disk"
+    place.mkdir()
+    size = sum(file.stat().st_size for file in first.rglob("*")) + 500_000
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no permission to mount a tmpfs")
+    try:
+        model = shutil.copytree(first, place / "model")
+        with pytest.raises(ValueError, match="There is no space left on the disk of"):
+            teach(model, images, TINY)
+        assert check_either(model, before, after) == 1
+        larger = ["mount", "-o", "remount,size=100m", str(place)]
+        subprocess.run(larger, capture_output=True, check=True)
+        teach(model, images, TINY)
+        check_equal(model, after)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    after: Known, images: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Killed(Exception):
+        pass
+
+    class Leaving(Observer):
+        def doing(self, what: str) -> None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        teach(model, images, TINY, Leaving())
+    newest = max(model.glob("pending/*/epochs/*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    teach(model, images, TINY)
+    assert "is damaged: it isn't what was saved. Checkpoint" in caplog.text
+    check_equal(model, after)

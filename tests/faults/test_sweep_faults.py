@@ -1,0 +1,196 @@
+"""Whatever happens to a sweep, it ends with the numbers of one to which nothing happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from densekd.cli import app
+from densekd.data.arrays import load_digits
+from densekd.data.dataset import PixelImages
+
+# Two bases, so that two runs go on at a time; each saves 27 times.
+TEXT = """
+title = "Two seeds"
+about = "In parallel."
+[settings]
+network = "resnet8"
+data.source = "npz:digits.npz"
+data.per_class = 60
+scenario = { base = 4, steps = 3 }
+[settings.training]
+base = { epochs = 8, batch_size = 32 }
+increment = { epochs = 5, batch_size = 32 }
+[grid]
+"method.name" = ["rdkd-adaptive"]
+seed = [1, 2]
+[table]
+rows = "method.name"
+columns = "seed"
+"""
+COMMAND = [sys.executable, "-m", "densekd", "sweep", "seeds.toml", "--workers", "2", "--out"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The working folder, with the experiment and the digits as a source that is read quickly."""
+    folder = tmp_path_factory.mktemp("place")
+    train, test = load_digits().train, load_digits().test
+    assert isinstance(train.images, PixelImages)
+    assert isinstance(test.images, PixelImages)
+    np.savez(
+        folder / "digits.npz",
+        train_x=train.images.pixels.numpy(),
+        train_y=train.labels.numpy(),
+        test_x=test.images.pixels.numpy(),
+        test_y=test.labels.numpy(),
+    )
+    (folder / "seeds.toml").write_text(TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def fine(place: Path) -> dict[str, Any]:
+    """The results of a sweep that nothing happened to."""
+    result = CliRunner().invoke(app, [*COMMAND[3:], "fine"])
+    assert result.exit_code == 0, result.output
+    return results(place / "fine")
+
+
+def results(out: Path) -> dict[str, Any]:
+    """All that was found, without what depends on the clock and on the place."""
+    found = {}
+    for file in out.glob("npz-*/result.json"):
+        result = json.loads(file.read_text("utf-8"))
+        passing = ("seconds", "images_per_second")
+        steps = [{k: v for k, v in step.items() if k not in passing} for step in result["steps"]]
+        found[file.parent.name] = {**result, "steps": steps, "folder": None}
+    assert len(found) == 2
+    return found
+
+
+def states(out: Path) -> list[tuple[str, str | None]]:
+    content = json.loads((out / "sweeps" / "seeds" / "runs.json").read_text("utf-8"))
+    return sorted((run["state"], run["reason"]) for run in content["runs"])
+
+
+@contextmanager
+def begun(out: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep that doesn't outlive a failed test."""
+    command = [*COMMAND, str(out), *options]
+    nothing, errors = subprocess.DEVNULL, subprocess.PIPE
+    with subprocess.Popen(command, stdout=nothing, stderr=errors, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait(process: subprocess.Popen[str], until: Callable[[], object]) -> None:
+    while not until():
+        assert process.poll() is None, "the sweep ended too early"
+        time.sleep(0.005)
+
+
+def saved(out: Path) -> bool:
+    """Whether both runs have saved two epochs of eight batches of their base."""
+    files = out.glob("bases/*/0*.json")
+    return len({file.parent for file in files if int(file.stem) >= 16}) == 2
+
+
+def descendants(process: int) -> dict[int, str]:
+    """The processes that one has started, and that those have, by number, with their commands."""
+    parents, commands = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # those that end meanwhile
+            state = (folder / "stat").read_text().rpartition(") ")[2].split()
+            parents[int(folder.name)] = int(state[1])
+            commands[int(folder.name)] = (folder / "cmdline").read_text()
+    found, newest = set[int](), {process}
+    while newest:
+        newest = {child for child, parent in parents.items() if parent in newest}
+        found |= newest
+    return {number: commands.get(number, "") for number in found}
+
+
+def working(process: subprocess.Popen[str]) -> list[int]:
+    """The local workers: they are forked by a process that the command has started."""
+    return [worker for child in descendants(process.pid) for worker in descendants(child)]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_and_a_killed_sweep(fine: dict[str, Any], place: Path) -> None:
+    out = place / "local"
+    with begun(out) as process:
+        wait(process, lambda: saved(out))
+        victim = working(process)[0]
+        os.kill(victim, signal.SIGKILL)
+        _, errors = process.communicate()
+    # The other run is done, and the command says what isn't.
+    assert process.returncode == 1
+    reason = "its process was killed; perhaps the memory was full."
+    assert states(out) == [("failed", reason), ("finished", None)]
+    assert f": failed: {reason}\n" in errors
+    with begun(out) as process:
+        wait(process, lambda: working(process))
+        workers = working(process)
+        process.kill()
+        process.wait()
+    assert [state for state, _ in states(out)] == ["finished", "running"]
+    # At once, while a worker may still be there; it leaves when it sees that it is alone.
+    again = subprocess.run([*COMMAND, str(out)], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert not any(os.path.exists(f"/proc/{worker}") for worker in workers)
+    assert states(out) == [("finished", None)] * 2
+    assert results(out) == fine
+
+
+def ray_workers(process: subprocess.Popen[str]) -> list[int]:
+    """The workers of Ray that are at a run."""
+    every = descendants(process.pid).items()
+    return [number for number, command in every if command.startswith("ray::densekd")]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_of_ray(fine: dict[str, Any], place: Path) -> None:
+    out = place / "ray-worker"
+    with begun(out, "--engine", "ray") as process:
+        wait(process, lambda: saved(out))
+        before = ray_workers(process)
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        # The run goes on elsewhere.
+        wait(process, lambda: set(ray_workers(process)) - set(before))
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert states(out) == [("finished", None)] * 2
+    assert results(out) == fine
+
+
+@pytest.mark.slow
+def test_a_killed_driver_of_ray(fine: dict[str, Any], place: Path) -> None:
+    out = place / "ray-driver"
+    with begun(out, "--engine", "ray") as process:
+        wait(process, lambda: saved(out))
+        assert len(ray_workers(process)) == 2
+        process.kill()
+        process.wait()
+    assert states(out) == [("running", None)] * 2
+    command = [*COMMAND, str(out), "--engine", "ray"]
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert states(out) == [("finished", None)] * 2
+    assert results(out) == fine

@@ -1,0 +1,43 @@
+"""Folders of small pictures for a model to learn: each class has a colour, each picture its own."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from densekd.model.folder import TeachOptions
+
+COLOURS = {
+    "red": (220, 40, 40),
+    "green": (40, 200, 40),
+    "blue": (40, 40, 220),
+    "yellow": (220, 220, 40),
+    "7": (230, 230, 230),
+    "dark blue é": (20, 20, 90),
+}
+# As little as learns something: two epochs of a few batches, some tenths of a second.
+TINY = TeachOptions(
+    image_size=8,
+    network="resnet8",
+    epochs=2,
+    overrides=("memory.per_class=4", "engine.accelerator=cpu"),
+)
+
+
+def picture(name: str, number: int, size: int = 10) -> Image.Image:
+    """One picture of a class; the same for the same number."""
+    source = np.random.default_rng([number, *name.encode()])
+    noise = source.integers(-30, 31, (size, size, 3))
+    return Image.fromarray((np.array(COLOURS[name]) + noise).clip(0, 255).astype(np.uint8))
+
+
+def fill(folder: Path, counts: Mapping[str, int], *, first: int = 0, ending: str = "png") -> Path:
+    """Write so many pictures of each class into a folder of its own, in place of what was there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(first, first + count):
+            picture(name, number).save(folder / name / f"{number:04}.{ending}")
+    return folder

@@ -1,0 +1,24 @@
+import pytest
+from typer.testing import CliRunner
+
+from densekd.cli import app
+from densekd.methods.catalog import HOSTS, METHODS
+
+
+def output(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["methods", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_explained_and_a_baseline_has_settings_of_its_own(name: str) -> None:
+    text = output(name)
+    assert text.startswith(f"{name}: {METHODS[name]}.")
+    assert ("Its own settings, method." in text) == (name in HOSTS)
+
+
+def test_ccil_says_what_can_be_had_for_its_base_task() -> None:
+    text = output("ccil")
+    assert "method.ccil: lambda_base = 5.0" in text
+    assert "mixup = 0.0, heavy_augmentation = false." in text

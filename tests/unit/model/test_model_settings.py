@@ -1,0 +1,94 @@
+import pytest
+
+from densekd.experiment.config import Config
+from densekd.model.settings import (
+    METHOD,
+    TeachOptions,
+    scheduled,
+    settings,
+    usual_epochs,
+)
+
+
+def first(**options: object) -> Config:
+    return settings(None, TeachOptions(**options), 32)  # type: ignore[arg-type]
+
+
+def test_what_suits_a_new_model() -> None:
+    config = first()
+    assert (config.network, config.data.image_size) == ("resnet20", 32)
+    assert config.method.name == METHOD
+    assert config.augment.padding == 4
+    assert settings(None, TeachOptions(), 128).network == "resnet18"
+
+
+def test_options_and_overrides_count_more() -> None:
+    config = first(network="resnet8", method="gkd", overrides=("training.base.lr=0.2",))
+    assert (config.network, config.method.name, config.training.base.lr) == ("resnet8", "gkd", 0.2)
+    # A baseline comes with what it was released with.
+    released = first(method="icarl")
+    assert released.training.base.lr == 2.0
+    assert first(overrides=("method.name=icarl",)) == released
+
+
+def test_settings_stay_from_one_update_to_the_next() -> None:
+    config = first(overrides=("memory.per_class=7", "training.increment.lr=0.03"))
+    later = settings(config, TeachOptions(), 64)
+    assert later == config
+    changed = settings(config, TeachOptions(overrides=("memory.per_class=9",)), 64)
+    assert changed.memory.per_class == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"network": "resnet14"}, "network is resnet20 and can't become resnet14"),
+        ({"image_size": 64}, "image size is 32 and can't become 64"),
+        ({"overrides": ("method.name=gkd",)}, f"method is {METHOD} and can't become gkd"),
+        ({"overrides": ("method.options.head=linear",)}, "head is cosine and can't become linear"),
+    ],
+)
+def test_what_a_model_is_made_of_stays(options: dict[str, object], words: str) -> None:
+    config = first()
+    with pytest.raises(ValueError, match=words):
+        settings(config, TeachOptions(**options), 32)  # type: ignore[arg-type]
+
+
+def test_epochs_follow_from_the_images() -> None:
+    config, options = first(), TeachOptions()
+    assert scheduled(config, "base", options, 10).training.base.epochs == usual_epochs("base", 10)
+    few, many = (scheduled(config, "increment", options, n).training for n in (100, 100_000))
+    assert few.increment.epochs > many.increment.epochs >= 1
+    assert few.base == config.training.base
+    given = TeachOptions(epochs=3)
+    assert scheduled(config, "increment", given, 100).training.increment.epochs == 3
+    override = TeachOptions(overrides=("training.increment.epochs=5",))
+    chosen = scheduled(settings(config, override, 32), "increment", override, 100)
+    assert chosen.training.increment.epochs == 5
+
+
+def test_what_follows_training_is_shortened_alike() -> None:
+    options = TeachOptions(method="bic", epochs=25)
+    config = settings(None, options, 32)
+    before = config.training
+    assert before.finish is not None
+    after = scheduled(config, "increment", options, 100).training
+    assert after.finish is not None
+    share = 25 / before.increment.epochs
+    assert after.finish.epochs == max(1, round(before.finish.epochs * share))
+    assert after.increment.milestones == before.increment.scaled(share).milestones
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 1, "budget": 1.0}, "either epochs or a budget"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"image_size": 0}, "image size must be at least 1"),
+        ({"budget": 0.0}, "minutes above 0"),
+        ({"budget": float("nan")}, "minutes above 0"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TeachOptions(**options)  # type: ignore[arg-type]

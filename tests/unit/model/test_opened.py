@@ -1,0 +1,184 @@
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from densekd.data.dataset import PixelImages
+from densekd.data.decode import UnreadableImage, centre_crop
+from densekd.model.folder import Model, TeachOptions, history, teach, undo
+from densekd.model.stream import answers, image_files
+
+from pictures import TINY, fill, picture
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that learned red and green, and then blue."""
+    place = tmp_path_factory.mktemp("taught")
+    for counts in ({"red": 20, "green": 20}, {"blue": 20}):
+        teach(place / "model", fill(place / "images", counts), TINY)
+    return place / "model"
+
+
+@pytest.fixture
+def model(taught: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(taught, tmp_path / "model"))
+
+
+def test_images_are_read_as_they_were_for_training(taught: Path, tmp_path: Path) -> None:
+    shown = picture("red", 5, size=30)
+    shown.save(tmp_path / "red.png")
+    model = Model.open(taught)
+    read = model.read([tmp_path / "red.png", shown, np.array(shown)])
+    assert (read.dtype, read.shape) == (torch.uint8, (3, 3, 8, 8))
+    assert all(torch.equal(each, centre_crop(shown, 8)) for each in read)
+    assert model.read([]).shape == (0, 3, 8, 8)
+    grey = np.full((12, 10), 80, np.uint8)
+    assert (model.read([grey]) == 80).all()
+
+
+def test_an_image_is_left_as_it_was(taught: Path) -> None:
+    turned = picture("red", 5, size=30)
+    turned.getexif()[0x0112] = 6
+    before = np.array(turned)
+    Model.open(taught).read([turned])
+    assert np.array_equal(np.array(turned), before)
+
+
+def test_what_is_no_image_is_refused(taught: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_text("no image")
+    model = Model.open(taught)
+    with pytest.raises(UnreadableImage, match=r"bad\.png' can't be read: not an image"):
+        model.read([tmp_path / "bad.png"])
+    with pytest.raises(ValueError, match=r"must be uint8 of shape .* not float32"):
+        model.read([np.zeros((4, 4, 3), np.float32)])
+    with pytest.raises(ValueError, match=r"not uint8 of shape \[3, 5, 5\]"):
+        model.read([np.zeros((3, 5, 5), np.uint8)])
+
+
+def test_guesses_are_names_with_probabilities(taught: Path) -> None:
+    model = Model.open(taught)
+    pixels = model.read([picture(name, 50) for name in ("red", "green", "blue")])
+    shares = model.probabilities(pixels)
+    assert shares.shape == (3, 3)
+    assert torch.allclose(shares.sum(1), torch.ones(3))
+    guesses = model.predict(pixels, top=2)
+    for row, guess in zip(shares, guesses, strict=True):
+        assert [g.probability for g in guess] == pytest.approx(row.topk(2).values.tolist())
+        assert [g.name for g in guess] == [model.classes[i] for i in row.topk(2).indices]
+    assert [guess[0].name for guess in guesses] == model.learner.predict(PixelImages(pixels))
+    assert [len(guess) for guess in model.predict(pixels, top=9)] == [3, 3, 3]
+    with pytest.raises(ValueError, match="Can't give the 0 likeliest classes"):
+        model.predict(pixels, top=0)
+
+
+def test_the_temperature_is_that_of_the_kept_images(taught: Path) -> None:
+    model = Model.open(taught)
+    kept = model.kept()
+    assert isinstance(kept.images, PixelImages)
+    logits = model.learner.logits(kept.images)
+    assert model.temperature != 1.0
+    expected = (logits / model.temperature).softmax(1)
+    assert torch.allclose(model.probabilities(kept.images.pixels), expected)
+
+
+def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
+    options = TeachOptions(image_size=8, network="resnet8", method="icarl", epochs=2)
+    for counts in ({"red": 30, "green": 30}, {"blue": 30}):
+        teach(tmp_path / "model", fill(tmp_path / "images", counts), options)
+    model = Model.open(tmp_path / "model")
+    kept = model.kept()
+    assert isinstance(kept.images, PixelImages)
+    names = model.learner.predict(kept.images)
+    assert [guess[0].name for guess in model.predict(kept.images.pixels)] == names
+    # Products of unit vectors are within 1 of each other, so only a temperature tells them apart.
+    assert model.temperature < 1
+
+
+def test_earlier_steps_can_be_opened(taught: Path) -> None:
+    assert Model.open(taught).step == 1
+    assert Model.open(taught, 0).classes == ("green", "red")
+    assert len(Model.open(taught, 0).kept()) == 6
+    assert len(Model.open(taught).kept()) == 9
+    with pytest.raises(ValueError, match=r"has no step 2; its steps are 0 to 1"):
+        Model.open(taught, 2)
+
+
+def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
+    before = Model.open(model, 0).learner.state().tensors
+    assert undo(model).step == 0
+    opened = Model.open(model)
+    assert (opened.step, opened.classes) == (0, ("green", "red"))
+    assert all(torch.equal(x, before[k]) for k, x in opened.learner.state().tensors.items())
+    with pytest.raises(ValueError, match="was taught only once, so there is nothing to go back to"):
+        undo(model)
+    teach(model, fill(tmp_path / "images", {"7": 20}), TINY)
+    assert [(e.step, e.parent, e.current) for e in history(model)] == [
+        (0, None, False),
+        (1, 0, False),
+        (2, 0, True),
+    ]
+    assert Model.open(model).classes == ("green", "red", "7")
+    assert len(Model.open(model).kept()) == 9
+    assert undo(model, 1).current
+    assert Model.open(model).classes == ("green", "red", "blue")
+    with pytest.raises(ValueError, match="has no step 7"):
+        undo(model, 7)
+
+
+def test_no_model_is_said(tmp_path: Path) -> None:
+    for call in (Model.open, history, undo):
+        with pytest.raises(ValueError, match=r"There is no model in .*; `densekd learn .* makes"):
+            call(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_of_files_in_their_order(taught: Path, tmp_path: Path) -> None:
+    names = ["red", "green", "blue"] * 60
+    for number, name in enumerate(names):
+        picture(name, number).save(tmp_path / f"{number:03}.PNG")
+    (tmp_path / "090.PNG").write_bytes(b"broken")
+    (tmp_path / "notes.txt").write_text("none")
+    (tmp_path / ".hidden.png").write_bytes(b"none")
+    (tmp_path / "deeper").mkdir()
+    picture("red", 0).save(tmp_path / "deeper" / "red.gif")
+    files = image_files(tmp_path)
+    assert [file.name for file in files] == [*(f"{i:03}.PNG" for i in range(180)), "red.gif"]
+    model = Model.open(taught)
+    found = list(answers(model, files, top=2))
+    assert [answer.file for answer in found] == files
+    assert [answer.file.name for answer in found if answer.unreadable] == ["090.PNG"]
+    expected = model.predict([file for file in files if file.name != "090.PNG"], top=2)
+    given = [answer.guesses for answer in found if not answer.unreadable]
+    assert [[g.name for g in each] for each in given] == [[g.name for g in e] for e in expected]
+    assert [each[0].probability for each in given] == pytest.approx(
+        [each[0].probability for each in expected], abs=1e-6
+    )
+
+
+def test_a_pointer_that_is_damaged_is_said(model: Path) -> None:
+    for content in ("", "{}", '{"format": 1, "step": 5, "steps": 2}', '{"format": 2}', "[]"):
+        (model / "current.json").write_text(content)
+        with pytest.raises(ValueError, match=r"current\.json is damaged; write \{"):
+            Model.open(model)
+
+
+@pytest.mark.parametrize("file", ["config.toml", "state.json", "state-*.safetensors"])
+def test_damage_is_found_and_another_step_can_be_used(file: str, model: Path) -> None:
+    (damaged,) = (model / "steps" / "001").glob(file)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(ValueError, match=r"^Step 1 of .* can't be opened .* `densekd undo .* --to"):
+        Model.open(model)
+    undo(model, 0)
+    assert Model.open(model).classes == ("green", "red")
+
+
+def test_a_transparent_image(taught: Path) -> None:
+    clear = Image.new("RGBA", (9, 9), (0, 0, 0, 0))
+    assert (Model.open(taught).read([clear]) == 255).all()

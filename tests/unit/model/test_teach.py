@@ -1,0 +1,340 @@
+import dataclasses
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+
+from densekd.data.dataset import PixelImages, Split
+from densekd.learn.watch import Report, Stopped
+from densekd.model.folder import Model, Observer, Plan, TeachOptions, history, preview, teach
+
+from pictures import TINY, fill, picture
+
+
+def options(**changes: Any) -> TeachOptions:
+    return dataclasses.replace(TINY, **changes)
+
+
+class Told(Observer):
+    """Writes down what it is told, and asks for a stop after so many batches."""
+
+    def __init__(self, batches: int | None = None) -> None:
+        self.left = batches
+        self.plans: list[Plan] = []
+        self.repeats: list[int] = []
+        self.done: list[str] = []
+        self.epochs = 0
+
+    def planned(self, plan: Plan) -> None:
+        self.plans.append(plan)
+
+    def repeated(self, step: int) -> None:
+        self.repeats.append(step)
+
+    def doing(self, what: str) -> None:
+        self.done.append(what)
+
+    def report(self, report: Report) -> None:
+        self.epochs += report.ends_epoch
+
+    def stop(self) -> bool:
+        if self.left is not None:
+            self.left -= 1
+        return self.left == 0
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows red and green; its pictures are gone."""
+    place = tmp_path_factory.mktemp("first")
+    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), TINY)
+    shutil.rmtree(place / "images")
+    return place / "model"
+
+
+@pytest.fixture
+def model(first: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(first, tmp_path / "model"))
+
+
+def tensors(model: Path) -> dict[str, torch.Tensor]:
+    return Model.open(model).learner.state().tensors
+
+
+def same(one: Path, other: Path) -> bool:
+    mine, theirs = tensors(one), tensors(other)
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(tensor, theirs[name]) for name, tensor in mine.items()
+    )
+
+
+def pictures_of(split: Split, label: int | None = None) -> set[bytes]:
+    """The images of all classes or of one, to tell them apart."""
+    assert isinstance(split.images, PixelImages)
+    own = split.labels == split.labels if label is None else split.labels == label
+    return {image.numpy().tobytes() for image in split.images.pixels[own]}
+
+
+def test_names_stay_what_they_are_whatever_is_learned(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 20, "7": 20, "dark blue é": 20})
+    update = teach(model, images, options(epochs=6))
+    shutil.rmtree(images)
+    opened = Model.open(model)
+    assert opened.classes == ("green", "red", "7", "blue", "dark blue é")
+    assert update.learned == ("7", "blue", "dark blue é")
+    assert [each.name for each in update.classes] == list(opened.classes)
+    shown = [opened.predict([picture(name, 99)])[0][0].name for name in ("7", "blue", "red")]
+    assert shown == ["7", "blue", "red"]
+
+
+def test_an_update_says_what_came_of_it(model: Path, tmp_path: Path) -> None:
+    update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), options(epochs=6))
+    assert (update.step, update.replayed, update.epochs) == (1, (), 6)
+    # 15 % of each class are kept to test on, of the two known ones too.
+    assert {each.name: each.tested for each in update.classes} == {
+        "green": 3,
+        "red": 3,
+        "7": 6,
+        "blue": 3,
+    }
+    assert update.images == 17 + 34
+    assert update.before is not None
+    assert (update.before.new, update.before.old) == (0.0, 1.0)
+    assert update.before.all == pytest.approx(6 / 15)
+    assert update.after.new is not None
+    assert update.after.new > 0.5
+    changes = {each.name: each for each in update.classes}
+    assert (changes["red"].before, changes["blue"].before) == (1.0, None)
+    rights = [round((each.after or 0) * each.tested) for each in update.classes]
+    assert update.after.all == pytest.approx(sum(rights) / 15)
+    assert history(model)[1].update == update
+
+
+def test_the_numbers_are_those_of_the_learner_itself(model: Path, tmp_path: Path) -> None:
+    update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), TINY)
+    opened = Model.open(model)
+    kept = opened.kept()
+    names = opened.learner.predict(kept.images)
+    truth = [opened.classes[rank] for rank in kept.labels.tolist()]
+    right = [name == true for name, true in zip(names, truth, strict=True)]
+    assert update.after.all == pytest.approx(sum(right) / len(right))
+    assert isinstance(kept.images, PixelImages)
+    guesses = opened.predict(kept.images.pixels)
+    assert [guess[0].name for guess in guesses] == names
+
+
+def test_what_is_tested_was_never_learned_from(model: Path, tmp_path: Path) -> None:
+    teach(model, fill(tmp_path / "images", {"blue": 30}), TINY)
+    opened = Model.open(model)
+    tested, learned = (
+        pictures_of(split) for split in (opened.kept(), opened.learner.memory.exemplars())
+    )
+    assert (len(tested), len(learned)) == (3 + 3 + 4, 3 * 4)
+    assert not tested & learned
+
+
+def test_a_known_class_is_refused(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 6, "red": 6})
+    with pytest.raises(ValueError, match=r"^'red' is known already; .* with --known replay\.$"):
+        teach(model, images, TINY)
+    with pytest.raises(ValueError, match=r"has no new class; more images of known classes are"):
+        teach(model, fill(images, {"red": 6}), options(known="replay"))
+    assert len(history(model)) == 1
+
+
+def test_more_images_of_a_known_class_are_rehearsed(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 20, "red": 60}, first=1000)
+    before = Model.open(model).learner.memory
+    update = teach(model, images, options(known="replay"))
+    assert (update.learned, update.replayed, update.images) == (("blue",), ("red",), 17 + 51)
+    assert {each.name: each.tested for each in update.classes} == {
+        "green": 3,
+        "red": 3 + 9,
+        "blue": 3,
+    }
+    after = Model.open(model).learner.memory
+    assert len(after) == 3 * 4
+    reds = [pictures_of(memory.exemplars(), label=1) for memory in (before, after)]
+    # Of 4 + 51 candidates, hardly an old one.
+    assert len(reds[0]) == len(reds[1]) == 4
+    assert reds[0] != reds[1]
+
+
+def test_more_images_make_a_difference(model: Path, tmp_path: Path) -> None:
+    alone = Path(shutil.copytree(model, tmp_path / "alone"))
+    teach(alone, fill(tmp_path / "images", {"blue": 20}), TINY)
+    teach(model, fill(tmp_path / "more", {"blue": 20, "red": 9}, first=0), options(known="replay"))
+    assert not same(alone, model)
+
+
+def test_one_image_is_learned_and_not_tested(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"red": 30, "green": 1, "blue": 4})
+    update = teach(tmp_path / "model", images, options(epochs=1))
+    assert {each.name: each.tested for each in update.classes} == {"blue": 0, "green": 0, "red": 4}
+    assert update.images == 31
+    assert [each.after is None for each in update.classes] == [True, True, False]
+    assert "Too few images to test: 'blue', 'green'. All of them are learned from." in caplog.text
+
+
+def test_a_single_class_can_be_the_first_and_the_next(tmp_path: Path) -> None:
+    teach(tmp_path / "model", fill(tmp_path / "images", {"red": 1}), options(epochs=1))
+    teach(tmp_path / "model", fill(tmp_path / "images", {"blue": 6}), options(epochs=1))
+    assert Model.open(tmp_path / "model").classes == ("red", "blue")
+
+
+def test_the_same_again_is_not_done_twice(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 10})
+    update, told = teach(model, images, TINY), Told()
+    assert teach(model, images, TINY, told) == update
+    assert (told.repeats, told.plans, told.epochs) == ([1], [], 0)
+    assert len(history(model)) == 2
+    with pytest.raises(ValueError, match="'blue' is known already"):
+        teach(model, images, options(epochs=3))
+    with pytest.raises(ValueError, match="'blue' is known already"):
+        teach(model, fill(images, {"blue": 11}), TINY)
+
+
+def test_an_update_that_was_stopped_goes_on(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 70, "7": 70})
+    whole = Path(shutil.copytree(model, tmp_path / "whole"))
+    undisturbed = Told()
+    teach(whole, images, TINY, undisturbed)
+    assert undisturbed.epochs == 2
+    for _ in range(3):
+        with pytest.raises(Stopped):
+            teach(model, images, TINY, Told(batches=2))
+        assert len(history(model)) == 1
+        assert Model.open(model).classes == ("green", "red")
+    rest = Told()
+    teach(model, images, TINY, rest)
+    assert [plan.resumed for plan in undisturbed.plans + rest.plans] == [False, True]
+    assert rest.epochs < 2
+    assert same(model, whole)
+    assert not (model / "pending").exists()
+
+
+def test_another_update_does_not_go_on_with_this_one(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        teach(model, fill(tmp_path / "images", {"blue": 40}), TINY, Told(batches=1))
+    told = Told()
+    teach(model, fill(tmp_path / "images", {"7": 40}), TINY, told)
+    assert [plan.resumed for plan in told.plans] == [False]
+    assert Model.open(model).classes == ("green", "red", "7")
+
+
+def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
+    before = sorted(model.rglob("*"))
+    images = fill(tmp_path / "images", {"blue": 20, "red": 8})
+    plan = preview(model, images, options(known="replay"))
+    assert plan.learned == {"blue": 17}
+    assert plan.replayed == {"red": 7}
+    assert plan.tested == {"blue": 3, "red": 1}
+    assert (plan.step, plan.task, plan.image_size) == (1, 1, 8)
+    assert (plan.network, plan.phases) == ("resnet8", (("train", 2),))
+    assert plan.seconds is not None
+    assert 0 < plan.seconds < 60
+    assert sorted(model.rglob("*")) == before
+    preview(tmp_path / "new", fill(images, {"blue": 20}), TINY)
+    assert not (tmp_path / "new").exists()
+
+
+class Leaving(Told):
+    """Asks for a stop as soon as training has begun."""
+
+    def stop(self) -> bool:
+        return bool(self.plans)
+
+
+def test_a_budget_is_kept_when_the_update_goes_on(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 30})
+    timed, left, again = options(epochs=None, budget=0.05), Leaving(), Told()
+    with pytest.raises(Stopped):
+        teach(model, images, timed, left)
+    assert left.done == ["measuring"]
+    update = teach(model, images, timed, again)
+    (first,), (second,) = left.plans, again.plans
+    assert first.phases == second.phases == (("train", update.epochs),)
+    assert (first.resumed, second.resumed) == (False, True)
+
+
+def test_a_budget_that_is_too_small_is_said(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"blue": 30})
+    update = teach(model, images, options(epochs=None, budget=1e-6))
+    assert update.epochs == 1
+    assert "Not even one epoch fits into 1e-06 minutes; one is trained." in caplog.text
+
+
+def test_a_model_that_another_process_changes_is_left_alone(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 6})
+    with FileLock(model / "lock"), pytest.raises(ValueError, match="Another process is changing"):
+        teach(model, images, TINY)
+    assert Model.open(model).classes == ("green", "red")
+
+
+def test_a_model_that_changes_while_images_are_read(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 6})
+
+    class Meddling(Observer):
+        def reading(self, done: int, total: int) -> None:
+            if done == total:
+                pointer = {"format": 1, "step": 0, "steps": 2}
+                (model / "current.json").write_text(json.dumps(pointer))
+
+    with pytest.raises(ValueError, match="was changed while the images were read; try again"):
+        teach(model, images, TINY, Meddling())
+
+
+@pytest.mark.parametrize(
+    ("folder", "source", "words"),
+    [
+        ("images", "other", "is no model, and has other files in it, such as 'blue'"),
+        ("images/model", "images", "must not lie in each other"),
+        ("model", "model/images", "must not lie in each other"),
+        ("new", "nothing", "There is no folder"),
+        ("file", "images", "is a file; give a folder for the model"),
+    ],
+)
+def test_places_that_are_mixed_up(folder: str, source: str, words: str, tmp_path: Path) -> None:
+    fill(tmp_path / "images", {"blue": 6})
+    fill(tmp_path / "other", {"red": 6})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=words):
+        teach(tmp_path / folder, tmp_path / source, TINY)
+    assert not (tmp_path / "new").exists()
+    assert len(list((tmp_path / "images").rglob("*"))) == 7
+
+
+def test_a_name_that_is_nearly_known_is_warned_of(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"red": 6})
+    (images / "red").rename(images / "Red")
+    teach(model, images, options(epochs=1))
+    assert "The new class 'Red' and the known 'red' differ only by case or encoding" in caplog.text
+    assert Model.open(model).classes == ("green", "red", "Red")
+
+
+def test_no_image_is_warned_of_where_all_is_fine(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        teach(tmp_path / "model", fill(tmp_path / "images", {"red": 20, "blue": 20}), TINY)
+    assert caplog.records == []
+
+
+def test_the_first_images_normalise_all_later_ones(model: Path, tmp_path: Path) -> None:
+    before = Model.open(model).facts["mean"]
+    teach(model, fill(tmp_path / "images", {"7": 30}), TINY)
+    assert Model.open(model).facts["mean"] == before
+    assert not np.allclose(before, [0.9, 0.9, 0.9], atol=0.1)

@@ -1,0 +1,193 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from densekd.files import write_json
+from densekd.report.experiments import Sweep, experiment_tables, read_sweep, targets_of
+from densekd.report.groups import group
+from densekd.report.runs import find
+from densekd.report.statistics import Summary
+from densekd.report.tables import Cell, Table
+
+from reported import made, sweep
+
+DISTILLATIONS = """
+title = "Distillations"
+about = "Two of them."
+[grid]
+"method.name" = ["gkd", "rdkd"]
+"scenario.steps" = [1, 5]
+seed = [1, 2]
+[table]
+rows = "method.name"
+columns = "scenario.steps"
+[paper.average_incremental_accuracy]
+gkd = [65.73, 64.41]
+rdkd = [nan, 65.06]
+[paper.seconds]
+gkd = [6840, 7920]
+"""
+ORDERS = """
+title = "Orders"
+about = "Three of them."
+[grid]
+"method.name" = ["gkd"]
+"scenario.order" = [1, 2, 3]
+"memory.per_class" = [5, 20]
+[table]
+rows = "method.name"
+columns = "scenario.order"
+[paper.average_incremental_accuracy]
+gkd = 66.49
+[paper.variance]
+gkd = 1.29
+"""
+COMPRESSION = """
+kind = "compression"
+title = "Compression"
+about = "Of one network."
+[grid]
+method = ["kd"]
+student = ["resnet8"]
+[table]
+rows = "method"
+columns = "student"
+[paper.accuracy]
+kd = [75.16]
+"""
+
+
+def average(folder: Path) -> float:
+    result = json.loads((folder / "result.json").read_text())
+    return float(result["average_incremental_accuracy"])
+
+
+def cells(table: Table, row: int) -> dict[str, Cell]:
+    keys = [column.key for column in table.columns]
+    return dict(zip(keys, table.rows[row].cells, strict=True))
+
+
+def read(out: Path, folder: Path) -> tuple[Sweep, list[Table]]:
+    found = find([out])
+    each = read_sweep(folder, found)
+    return each, experiment_tables(each, {run: "x" for run in found.runs})
+
+
+def distillations(out: Path, *more: str) -> tuple[dict[tuple[str, int, int], Path], Path]:
+    runs = {
+        (method, steps, seed): made(
+            out, f"method.name={method}", f"scenario.steps={steps}", f"seed={seed}", *more
+        )
+        for method in ("gkd", "rdkd")
+        for steps in (1, 5)
+        for seed in (1, 2)
+    }
+    keys = ("method.name", "scenario.steps", "seed")
+    points = {folder: dict(zip(keys, run, strict=True)) for run, folder in runs.items()}
+    return runs, sweep(out, "distillations", DISTILLATIONS, points)
+
+
+def test_a_table_has_ours_the_papers_and_the_gap(tmp_path: Path) -> None:
+    runs, folder = distillations(tmp_path)
+    each, (table,) = read(tmp_path, folder)
+    assert each.progress == "8 of 8 runs finished"
+    assert each.rehearsal == ""
+    gkd, rdkd = cells(table, 0), cells(table, 1)
+    key = "steps_5_average_incremental_accuracy"
+    ours = Summary.of([average(runs["gkd", 5, seed]) for seed in (1, 2)])
+    assert ours is not None
+    assert gkd[key] == ours
+    assert gkd[f"{key}_paper"] == pytest.approx(0.6441)
+    assert gkd[f"{key}_gap"] == pytest.approx(ours.mean - 0.6441)
+    assert rdkd["steps_1_average_incremental_accuracy_paper"] is None
+    assert rdkd["steps_1_average_incremental_accuracy_gap"] is None
+    time = gkd["steps_5_seconds"]
+    assert isinstance(time, Summary)
+    assert time.mean == pytest.approx(sum(1.5 + number for number in range(6)))
+    assert gkd["steps_5_seconds_paper"] == 7920
+    assert "steps_5_seconds_gap" not in gkd
+    assert [c.group for c in table.columns if c.key.startswith(key)] == ["T = 5"] * 3
+    assert table.rows[0].methods == ("x",)
+
+
+def test_a_rehearsal_says_so(tmp_path: Path) -> None:
+    _, folder = distillations(tmp_path, "epochs=0.1")
+    each, (table,) = read(tmp_path, folder)
+    assert each.rehearsal.startswith("Rehearsal: 10 % of the epochs; not comparable")
+    assert each.rehearsal in table.note
+    assert cells(table, 0)["schedule"] == "10 % of the epochs"
+    record = json.loads((folder / "runs.json").read_text())
+    record["settings"] = {"data": {"source": "digits", "dir": "x"}}
+    write_json(folder / "runs.json", record)
+    runs = find([tmp_path])
+    each = read_sweep(folder, runs)
+    assert "10 % of the epochs, data.source digits;" in each.rehearsal
+    groups, _ = group(runs.runs)
+    assert targets_of([each], groups) == {}
+
+
+def test_the_paper_is_beside_the_methods_that_it_has(tmp_path: Path) -> None:
+    _, folder = distillations(tmp_path)
+    made(tmp_path, "method.name=tkd")
+    runs = find([tmp_path])
+    groups, _ = group(runs.runs)
+    found = {
+        (g.method, g.protocol.tasks): round(100 * value, 2)
+        for g, value in targets_of([read_sweep(folder, runs)], groups).items()
+    }
+    expected = {("gkd", "T = 1"): 65.73, ("gkd", "T = 5"): 64.41, ("rdkd", "T = 5"): 65.06}
+    assert found == expected
+
+
+def test_orders_have_a_mean_and_a_variance_and_other_keys_tables_of_their_own(
+    tmp_path: Path,
+) -> None:
+    points = {}
+    for size in (5, 20):
+        for order in (1, 2, 3):
+            settings = ("method.name=gkd", f"scenario.order={order}", f"memory.per_class={size}")
+            point = {"method.name": "gkd", "scenario.order": order, "memory.per_class": size}
+            points[made(tmp_path, *settings)] = point
+    folder = sweep(tmp_path, "orders", ORDERS, points)
+    _, (few, many) = read(tmp_path, folder)
+    assert (few.name, few.title) == ("orders-per_class-5", "Orders (5 a class)")
+    values = [average(run) for run, point in points.items() if point["memory.per_class"] == 20]
+    whole = Summary.of(values)
+    assert whole is not None
+    row = cells(many, 0)
+    orders = [row[f"order_{order}_average_incremental_accuracy"] for order in (1, 2, 3)]
+    assert orders == [Summary(value, None, 1) for value in values]
+    assert (row["mean"], row["variance"]) == (whole.mean, whole.variance)
+    assert (row["mean_paper"], row["variance_paper"]) == pytest.approx((0.6649, 1.29e-4))
+
+
+def test_what_failed_is_counted(tmp_path: Path) -> None:
+    points = {made(tmp_path, "method.name=gkd"): {"method.name": "gkd", "scenario.steps": 5}}
+    points[tmp_path / "gone"] = {"method.name": "rdkd", "scenario.steps": 5}
+    folder = sweep(tmp_path, "some", DISTILLATIONS, points)
+    each, (table,) = read(tmp_path, folder)
+    assert each.progress == "1 of 2 runs finished, 1 failed"
+    assert each.entries[1].reason == "the disk is full."
+    assert cells(table, 1)["steps_5_average_incremental_accuracy"] is None
+
+
+def test_compressions_have_tables_too(tmp_path: Path) -> None:
+    result = {"kind": "compression", "method": "kd", "teacher": "a", "student": "resnet8"}
+    folder = tmp_path / "compress-kd-1"
+    facts = {"accuracy": 0.75, "epochs": [], "config": {"epochs": 3}}
+    write_json(folder / "result.json", {**result, **facts})
+    point = {folder: {"method": "kd", "student": "resnet8"}}
+    _, (table,) = read(tmp_path, sweep(tmp_path, "small", COMPRESSION, point))
+    row = cells(table, 0)
+    assert row["student_resnet8_accuracy"] == Summary(0.75, None, 1)
+    assert row["student_resnet8_accuracy_paper"] == pytest.approx(0.7516)
+    assert row["schedule"] == "shortened to 3 epochs"
+
+
+def test_a_sweep_is_a_place_of_its_own(tmp_path: Path) -> None:
+    _, folder = distillations(tmp_path)
+    made(tmp_path, "method.name=tkd")
+    found = find([folder])
+    assert len(found.runs) == 8
+    assert found.sweeps == (folder,)

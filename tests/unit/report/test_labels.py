@@ -1,0 +1,74 @@
+import pytest
+
+from densekd.experiment.config import as_tree, resolve
+from densekd.experiment.grid import flat
+from densekd.experiment.tree import override
+from densekd.report.labels import Leaves, Protocol, method_labels, natural, run_labels, slug
+
+
+def settings(*assignments: str) -> Leaves:
+    return flat(as_tree(resolve(override({}, assignments))))
+
+
+@pytest.mark.parametrize(
+    ("assignments", "label"),
+    [
+        ([], "digits · T = 5 · 20 exemplars a class"),
+        (["epochs=0.1"], "digits · T = 5 · 20 exemplars a class · 10 % of the epochs"),
+        (["epochs=1.0"], "digits · T = 5 · 20 exemplars a class"),
+        (["epochs=1"], "digits · T = 5 · 20 exemplars a class · shortened to 1 epoch"),
+        (["epochs=4"], "digits · T = 5 · 20 exemplars a class · shortened to 4 epochs"),
+        (["memory.total=200"], "digits · T = 5 · 200 exemplars"),
+        (["scenario.equal=true", "scenario.steps=4"], "digits · T = 4, equal tasks · 20 exemplars"),
+        (["scenario.increment=1", "scenario.base=4"], "digits · 1 a task after 4 classes · 20 ex"),
+        (["data.per_class=9", "memory.per_class=1"], "digits, 9 images a class · T = 5 · 1 exempl"),
+    ],
+)
+def test_a_protocol_says_what_runs_must_share(assignments: list[str], label: str) -> None:
+    assert Protocol.of(settings(*assignments)).label.startswith(label)
+
+
+def test_what_is_drawn_and_how_it_is_learned_are_no_part_of_a_protocol() -> None:
+    plain = Protocol.of(settings())
+    for other in ("seed=3", "scenario.order=3", "method.name=bic", "network=resnet14"):
+        assert Protocol.of(settings(other)) == plain
+
+
+def test_a_method_is_called_by_what_distinguishes_it_in_its_protocol() -> None:
+    several = [
+        settings("method.options.temperature=2.0", "seed=1"),
+        settings("method.options.temperature=4.0", "seed=2", "scenario.order=5"),
+        settings("method.options.temperature=4.0", "memory.per_class=5"),
+        settings("method.name=bic"),
+    ]
+    hot, cold = "rdkd, temperature 4.0", "rdkd, temperature 2.0"
+    assert method_labels(several) == [cold, hot, "rdkd", "bic"]
+
+
+def test_what_follows_from_other_settings_is_left_out_unless_it_is_all_there_is() -> None:
+    by_rule, constant = settings(), settings("method.options.lambda_exponent=0.0")
+    assert by_rule["method.options.lambda_base"] != constant["method.options.lambda_base"]
+    assert method_labels([by_rule, constant]) == [
+        f"rdkd, lambda_exponent {each['method.options.lambda_exponent']}"
+        for each in (by_rule, constant)
+    ]
+    weak = settings("method.options.lambda_base=0.1")
+    assert method_labels([by_rule, weak])[1] == "rdkd, lambda_base 0.1"
+
+
+def test_runs_are_called_by_all_that_differs() -> None:
+    several = [settings("seed=1"), settings("seed=2", "method.name=ucir")]
+    first, second = run_labels(several)
+    assert first.startswith("rdkd, seed 1")
+    assert second.startswith("ucir, seed 2")
+    assert run_labels([settings()]) == ["rdkd"]
+
+
+def test_numbers_are_sorted_as_such() -> None:
+    words = ["x²", "20 a", "T = 5", "5 a", "T = 10", "1993"]
+    assert sorted(words, key=natural) == ["5 a", "20 a", "1993", "T = 5", "T = 10", "x²"]
+
+
+def test_a_slug_can_be_the_name_of_a_file() -> None:
+    assert slug("folder:/a b/<c> · T = 5 · 10 %") == "folder-a-b-c-t-5-10-percent"
+    assert slug("../..") == ""
