@@ -45,7 +45,10 @@ class Cluster:
                 logging_level=logging.ERROR,
             )
         except (ConnectionError, RuntimeError) as error:
-            raise ValueError(f"There is no Ray cluster at {address}: {error}") from error
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"There is no Ray cluster at {address or 'this machine'}: {reason}"
+            ) from error
         self._desk = self._ray.remote(num_cpus=0)(_Desk).remote()
         self._jobs: dict[Any, Job] = {}  # by what Ray calls their result
 

@@ -229,9 +229,7 @@ class _Pipe:
         self.told = True
 
 
-def _serve(
-    pipe: "Connection[Any, Any]", work: Work, threads: int, device: str | None
-) -> None:  # pragma: no cover - in a process of its own
+def _serve(pipe: "Connection[Any, Any]", work: Work, threads: int, device: str | None) -> None:
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     torch.set_num_threads(threads)

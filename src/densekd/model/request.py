@@ -131,7 +131,7 @@ def read_request(
     size = config.data.image_size or size
     lesson = read_lesson(source, found, size, known, config.seed, on_progress)
     part: Part = "base" if model is None else "increment"
-    config = scheduled(config, part, options, len(lesson.train))
+    config = scheduled(config, part, options, len(lesson.train), len(lesson.learned))
     return Request(store, pointer, model, lesson, config, options)
 
 

@@ -10,6 +10,7 @@ import torch
 from densekd.experiment.config import Config, as_toml, resolve
 from densekd.experiment.tree import given, merge, override
 from densekd.methods.catalog import HOSTS
+from densekd.methods.method import Streams
 from densekd.model.lesson import Known
 
 Part = Literal["base", "increment"]
@@ -20,6 +21,8 @@ METHOD = "fdkd"
 _LARGEST, _LARGEST_ON_CUDA = 64, 224
 _SMALL_NETWORK, _LARGE_NETWORK = "resnet20", "resnet18"
 _BATCH = 32
+# Below this, new images are learned in one batch with exemplars.
+_FEW = 128
 _LR = 0.05
 # So many images in all, repetitions counted, but each image at least and at most so often.
 _IMAGES_SEEN = {"base": 30_000, "increment": 10_000}
@@ -90,11 +93,23 @@ def settings(before: Config | None, options: TeachOptions, size: int) -> Config:
     return config
 
 
-def scheduled(config: Config, part: Part, options: TeachOptions, images: int) -> Config:
-    """The settings with the epochs and batches that suit so many images, unless they are given."""
+def scheduled(
+    config: Config, part: Part, options: TeachOptions, images: int, classes: int
+) -> Config:
+    """The settings with what suits so many images of so many new classes, unless it is given.
+
+    That is the number of epochs; and for the paper's methods, whose schedules aren't released ones,
+    the size of a batch, and whether new images and exemplars come in one.
+    """
     chosen = override({}, options.overrides)
-    if config.method.host not in HOSTS and given(chosen, "training", part, "batch_size") is None:
-        config = _changed(config, part, batch_size=_BATCH)
+    if config.method.host not in HOSTS:
+        if given(chosen, "training", part, "batch_size") is None:
+            config = _changed(config, part, batch_size=_BATCH)
+        if part == "increment" and given(chosen, "method", "options", "streams") is None:
+            # A batch of few images, or of one class, has statistics that fit nothing else, and
+            # a cross-entropy over one new class teaches nothing.
+            few = classes == 1 or images < _FEW
+            config = _with_streams(config, "merged" if few else "split")
     if given(chosen, "training", part, "epochs") is not None:
         return config
     return with_epochs(config, part, options.epochs or usual_epochs(part, images))
@@ -146,6 +161,11 @@ def _changed(config: Config, part: Part, **changes: Any) -> Config:
     schedule = dataclasses.replace(getattr(config.training, part), **changes)
     training = dataclasses.replace(config.training, **{part: schedule})
     return dataclasses.replace(config, training=training)
+
+
+def _with_streams(config: Config, streams: Streams) -> Config:
+    chosen = dataclasses.replace(config.method.options, streams=streams)
+    return dataclasses.replace(config, method=dataclasses.replace(config.method, options=chosen))
 
 
 def _check_fixed(before: Config, after: Config) -> None:

@@ -117,11 +117,12 @@ def _change(change: ClassChange, *, new: bool) -> str:
 
 def history(entries: Sequence[Entry]) -> str:
     """A table of all states, with a button to go to each of the others."""
-    titles = ("step", "when", "learned", "images", "old classes right", "all classes right", "")
+    titles = ("step", "when", "learned", "images", "old classes", "all classes", "")
     head = "".join(f"<th>{title}</th>" for title in titles)
     rows = "".join(_row(entry) for entry in reversed(entries))
     table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f"<div class='kd-wide'><table class='kd-history'>{table}</table></div>"
+    note = "<p class='kd-dim'>In %: the test images of these classes that are named right.</p>"
+    return f"<div class='kd-wide'><table class='kd-history'>{table}</table></div>{note}"
 
 
 def _row(entry: Entry) -> str:

@@ -45,6 +45,7 @@ def test_settings_stay_from_one_update_to_the_next() -> None:
         ({"network": "resnet14"}, "network is resnet20 and can't become resnet14"),
         ({"image_size": 64}, "image size is 32 and can't become 64"),
         ({"overrides": ("method.name=gkd",)}, f"method is {METHOD} and can't become gkd"),
+        ({"overrides": ("engine.devices=2",)}, "is taught on one device"),
         ({"overrides": ("method.options.head=linear",)}, "head is cosine and can't become linear"),
     ],
 )
@@ -56,15 +57,28 @@ def test_what_a_model_is_made_of_stays(options: dict[str, object], words: str) -
 
 def test_epochs_follow_from_the_images() -> None:
     config, options = first(), TeachOptions()
-    assert scheduled(config, "base", options, 10).training.base.epochs == usual_epochs("base", 10)
-    few, many = (scheduled(config, "increment", options, n).training for n in (100, 100_000))
+    base = scheduled(config, "base", options, 10, 2).training.base
+    assert (base.epochs, base.batch_size) == (usual_epochs("base", 10), 32)
+    few, many = (scheduled(config, "increment", options, n, 2).training for n in (100, 100_000))
     assert few.increment.epochs > many.increment.epochs >= 1
     assert few.base == config.training.base
     given = TeachOptions(epochs=3)
-    assert scheduled(config, "increment", given, 100).training.increment.epochs == 3
+    assert scheduled(config, "increment", given, 100, 2).training.increment.epochs == 3
     override = TeachOptions(overrides=("training.increment.epochs=5",))
-    chosen = scheduled(settings(config, override, 32), "increment", override, 100)
+    chosen = scheduled(settings(config, override, 32), "increment", override, 100, 2)
     assert chosen.training.increment.epochs == 5
+
+
+@pytest.mark.parametrize(
+    ("images", "classes", "streams"), [(1000, 1, "merged"), (50, 5, "merged"), (1000, 5, "split")]
+)
+def test_few_images_are_learned_together_with_exemplars(
+    images: int, classes: int, streams: str
+) -> None:
+    config = scheduled(first(), "increment", TeachOptions(), images, classes)
+    assert config.method.options.streams == streams
+    given = TeachOptions(overrides=("method.options.streams=split",))
+    assert scheduled(first(), "increment", given, images, classes).method.options.streams == "split"
 
 
 def test_what_follows_training_is_shortened_alike() -> None:
@@ -72,7 +86,7 @@ def test_what_follows_training_is_shortened_alike() -> None:
     config = settings(None, options, 32)
     before = config.training
     assert before.finish is not None
-    after = scheduled(config, "increment", options, 100).training
+    after = scheduled(config, "increment", options, 100, 2).training
     assert after.finish is not None
     share = 25 / before.increment.epochs
     assert after.finish.epochs == max(1, round(before.finish.epochs * share))

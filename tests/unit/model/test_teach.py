@@ -84,7 +84,7 @@ def pictures_of(split: Split, label: int | None = None) -> set[bytes]:
 
 def test_names_stay_what_they_are_whatever_is_learned(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "7": 20, "dark blue é": 20})
-    update = teach(model, images, options(epochs=6))
+    update = teach(model, images, options(epochs=15))
     shutil.rmtree(images)
     opened = Model.open(model)
     assert opened.classes == ("green", "red", "7", "blue", "dark blue é")
@@ -183,6 +183,18 @@ def test_one_image_is_learned_and_not_tested(
     assert update.images == 31
     assert [each.after is None for each in update.classes] == [True, True, False]
     assert "Too few images to test: 'blue', 'green'. All of them are learned from." in caplog.text
+
+
+def test_a_single_image_of_a_new_class_is_learned_and_costs_nothing(tmp_path: Path) -> None:
+    model, images = tmp_path / "model", tmp_path / "images"
+    teach(model, fill(images, {"red": 40, "green": 40, "blue": 40}), options(epochs=10))
+    update = teach(model, fill(images, {"7": 1}), options(epochs=40))
+    assert update.before is not None
+    assert update.before.old == update.after.old == 1.0
+    opened = Model.open(model)
+    assert [guess[0].name for guess in opened.predict([picture("7", n) for n in range(5)])] == (
+        ["7"] * 5
+    )
 
 
 def test_a_single_class_can_be_the_first_and_the_next(tmp_path: Path) -> None:
