@@ -13,6 +13,8 @@ help: ## Show this list.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[dev]'
+	# For one recipe's test, and apart: Fabric imports torchmetrics wherever it finds it, at every start.
+	$(BIN)/pip install --quiet --no-deps --target .venv/lightning lightning torchmetrics
 	touch $@
 
 demo: .venv/installed ## See it learn digits by three methods, and compare them.

@@ -70,23 +70,21 @@ class Lines(Quiet):
 
     def report(self, report: Report) -> None:
         """Say how far training is."""
-        how_far = self.progress(report)
+        place = self.place(report)
         if self.pace.due():
-            self.say(f"Learning: {how_far}")
+            self.say(f"Learning: {place}, {_speed(report)}")
 
     def repeated(self, step: int) -> None:
         """Say that there is nothing to do."""
         self.say(f"These images were learned before, in step {step}; here is what came of it.")
 
-    def progress(self, report: Report) -> str:
-        """The epoch, the speed and the time that is left."""
+    def place(self, report: Report) -> str:
+        """The epoch, and the time that is left."""
         left = self.estimate.left(report)
-        facts = [f"epoch {report.epoch + 1}/{report.epochs}"]
+        epoch = f"epoch {report.epoch + 1}/{report.epochs}"
         if report.phase != "train":
-            facts[0] = f"{report.phase}, {facts[0]}"
-        if left is not None:
-            facts.append(f"{show.duration(left.run)} left")
-        return ", ".join([*facts, f"{show.number(report.images_per_second)} images/s"])
+            epoch = f"{report.phase}, {epoch}"
+        return epoch if left is None else f"{epoch}, {show.duration(left.run)} left"
 
     def stopping(self) -> None:
         """Acknowledge a signal, from within its handler, where the console may be in use."""
@@ -108,15 +106,22 @@ class Screen(Lines):
     def doing(self, what: str) -> None:
         """Show what is going on."""
         self.bar.draw(what.capitalize())
+        self.bar.details = ""
 
     def report(self, report: Report) -> None:
         """Show how far training is."""
         done = report.epoch * report.batches + report.batch
-        self.bar.draw("Learning", done, report.epochs * report.batches, self.progress(report))
+        self.bar.draw("Learning", done, report.epochs * report.batches, self.place(report))
+        if self.interrupts.received is None:
+            self.bar.details = _speed(report)
 
     def stopping(self) -> None:
         """Acknowledge a signal where the bar will show it when it is next drawn."""
         self.bar.details = "Stopping after this batch; Ctrl-C leaves at once."
+
+
+def _speed(report: Report) -> str:
+    return f"{show.number(report.images_per_second)} images/s"
 
 
 def outline(plan: Plan) -> str:
