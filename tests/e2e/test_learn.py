@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from densekd.cli import app
 from densekd.data.dataset import Dataset, PixelImages
+from densekd.data.scenario import class_order
 from densekd.model.folder import Model
 
 from pictures import fill, picture
@@ -262,13 +263,18 @@ def write_classes(data: Dataset, names: Sequence[str], folder: Path) -> Path:
 def learned(model: Path, data: Dataset, place: Path, *options: str) -> list[dict[str, Any]]:
     """Teach ten classes of CIFAR-100, and three times five; nothing but the model is left."""
     updates = []
-    order = data.classes[::4]
+    # The usual order of classes; within a task they are sorted.
+    order = [data.classes[label] for label in class_order(data, 1993)]
+    known: tuple[str, ...] = ()
     for first, last in ((0, 10), (10, 15), (15, 20), (20, 25)):
-        names = order[first:last]
+        names = sorted(order[first:last])
+        known += tuple(names)
         images = write_classes(data, names, place / "images")
-        updates.append(json.loads(done("learn", model, images, "--json", *options)))
+        epochs = "8" if first else "12"
+        told = done("learn", model, images, "--json", "--epochs", epochs, *options)
+        updates.append(json.loads(told))
         opened = Model.open(model)
-        assert opened.classes == order[:last]
+        assert opened.classes == known
         files = sorted((images / "val").rglob("*.png"))[::7]
         found = json.loads(done("predict", model, images / "val", "--json"))
         shown = {each["image"]: each["guesses"][0]["name"] for each in found}
@@ -284,13 +290,11 @@ def learned(model: Path, data: Dataset, place: Path, *options: str) -> list[dict
 def test_classes_of_cifar_are_kept_better_than_by_finetuning(
     cifar100: Dataset, tmp_path: Path
 ) -> None:
-    options = ["--network", "resnet8", "--epochs", "8"]
+    options = ["--network", "resnet8", "-o", "memory.per_class=2"]
     ours = learned(tmp_path / "ours", cifar100, tmp_path, *options)
     other = learned(tmp_path / "other", cifar100, tmp_path, *options, "--method", "finetune")
     assert ours[0]["after"] == other[0]["after"]
     old = [[update["after"]["old"] for update in updates[1:]] for updates in (ours, other)]
-    assert sum(old[0]) / 3 > sum(old[1]) / 3 + MARGIN
-    assert all(update["after"]["new"] > 0.2 for update in ours)
-
-
-MARGIN = 0.0
+    # With two exemplars a class, for with more of them replay alone keeps nearly as much.
+    assert sum(old[0]) / 3 > sum(old[1]) / 3 + 0.03
+    assert all(update["after"]["new"] > 0.15 for update in ours)

@@ -55,8 +55,8 @@ def receive(interrupts: Interrupts) -> None:
 
 def test_what_will_be_done_in_a_sentence() -> None:
     assert outline(PLAN) == (
-        "Step 1: 2 new classes (cat, dog) from 1,701 images and 7 more of known classes, at 32 x 32 "
-        "pixels by fdkd with resnet20, 4 epochs."
+        "Step 1: 2 new classes (cat, dog) from 1,701 images and 7 more of known classes, at 32 x "
+        "32 pixels by fdkd with resnet20, 4 epochs."
     )
 
 
