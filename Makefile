@@ -41,10 +41,11 @@ format: .venv/installed ## Rewrite the code in the project's style.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed ## Measure what the losses cost, how fast data is, what the engine costs.
+bench: .venv/installed ## Measure what the losses cost, how fast data is, what the engine and prediction cost.
 	$(BIN)/python benchmarks/data_speed.py
 	$(BIN)/python benchmarks/step_cost.py
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/predict_speed.py
 
 clean: ## Remove .venv and caches.
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

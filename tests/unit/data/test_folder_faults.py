@@ -153,7 +153,7 @@ def make_heic_called_jpg(pets: Path) -> Path:
         (make_pipe, "it is neither a file nor a folder"),
         (make_bomb, "it has more pixels than Pillow's limit"),
         (make_small_bomb, "it has more pixels than Pillow's limit"),
-        (make_heic, "'.HEIC' is not the ending of an image file"),
+        (make_heic, "HEIC is not read here; convert it to JPEG or PNG"),
         (make_heic_called_jpg, "not an image"),
     ],
 )
