@@ -100,6 +100,20 @@ def drop(panel: Any, files: Path | list[Path]) -> None:
     panel.locator(f"input[data-kind={kind}]").set_input_files(files)
 
 
+def see_images(page: Page, panel: Any, times: str) -> None:
+    """Say how often images are to be seen, at the pace of a person.
+
+    Nothing on the page tells when Gradio has made the field, or has taken notice of what is in it.
+    """
+    panel.get_by_role("button", name="More").click()
+    field = panel.get_by_label("How often images are seen")
+    expect(field).to_be_visible()
+    page.wait_for_timeout(1500)
+    field.fill(times)
+    field.press("Tab")
+    page.wait_for_timeout(1500)
+
+
 class Served(NamedTuple):
     model: Path
     address: str
@@ -131,8 +145,7 @@ def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) 
         expect(look.get_by_role("alert")).to_contain_text("This can't be read: not an image")
 
         lesson = tab(page, "Teach")
-        lesson.get_by_role("button", name="More").click()
-        lesson.get_by_label("How often images are seen").fill("1")
+        see_images(page, lesson, "1")
         drop(lesson, new)
         expect(lesson.locator(".kd-basket")).to_contain_text("no name yet 12 images")
         lesson.get_by_role("button", name="Teach").click()
@@ -175,8 +188,7 @@ def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> N
         expect(lesson.locator(".kd-basket")).to_have_count(0)
         drop(lesson, source)
         expect(lesson.locator(".kd-basket li")).to_have_text(["green 12 images", "red 12 images"])
-        lesson.get_by_role("button", name="More").click()
-        lesson.get_by_label("How often images are seen").fill("100000")
+        see_images(page, lesson, "100000")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
 
@@ -189,8 +201,7 @@ def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> N
 
         drop(lesson, source)
         expect(lesson.locator(".kd-basket li")).to_have_count(2)
-        lesson.get_by_role("button", name="More").click()
-        lesson.get_by_label("How often images are seen").fill("1")
+        see_images(page, lesson, "1")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.locator(".kd-class")).to_have_count(2)
         assert Model.open(model).classes == ("green", "red")
