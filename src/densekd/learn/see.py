@@ -76,10 +76,12 @@ def _read(
 ) -> Iterator[Any]:
     """What a module of the network makes of each batch."""
     was_training = network.training
-    network.eval()
+    if was_training:  # to set it takes as long as a small network takes for an image
+        network.eval()
     for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
         images = batch.images.flip(-1) if flipped else batch.images
         with torch.inference_mode(), settings.engine.autocast():
             seen = module(settings.engine.laid_out(images))
         yield seen
-    network.train(was_training)
+    if was_training:
+        network.train()

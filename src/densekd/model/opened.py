@@ -85,6 +85,7 @@ class Model:
         config = resolve(read_toml(file))
         learner = empty_learner(config, facts["mean"], facts["std"])
         learner.load_state(State(facts["learner"], tensors))
+        learner.network.eval()
         return cls(folder, step, config, learner, facts)
 
     @property
@@ -120,7 +121,7 @@ class Model:
 
     def scores(self, images: Tensor) -> Tensor:
         """What the method predicts by: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
-        return scores(self.learner, PixelImages(images), self._means)
+        return scores(self.learner, PixelImages(images), self.means)
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Calibrated, over all classes: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
@@ -140,9 +141,10 @@ class Model:
         shares = (values / self.temperature).softmax(1)
         # By the scores, since probabilities that are nearly 0 or 1 round to the same number.
         best = values.topk(min(top, len(self.classes)), 1).indices
+        chosen = zip(best.tolist(), shares.gather(1, best).tolist(), strict=True)
         return [
-            [Guess(self.classes[rank], float(row[rank])) for rank in ranks]
-            for row, ranks in zip(shares, best.tolist(), strict=True)
+            [Guess(self.classes[rank], share) for rank, share in zip(*each, strict=True)]
+            for each in chosen
         ]
 
     def kept(self) -> Split:
@@ -153,7 +155,8 @@ class Model:
         return join_splits(parts[::-1])
 
     @cached_property
-    def _means(self) -> Tensor | None:
+    def means(self) -> Tensor | None:
+        """The class means ``[classes, D]`` if it predicts by them."""
         return means_to_predict_by(self.learner)
 
 

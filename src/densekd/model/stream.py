@@ -1,5 +1,6 @@
-"""Many images through a model: files are decoded ahead, while the network sees those before."""
+"""Many images through a model: several threads at a time decode a batch and look at it."""
 
+import math
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -9,13 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from densekd.data.decode import UnreadableImage, centre_crop, image_endings, open_rgb
+from densekd.data.decode import UnreadableImage, centre_crop, image_endings, muted, open_rgb
 from densekd.model.opened import Guess, Model
 
 _BATCH = 64
-# Batches that are decoded or wait for the network.
-_AHEAD = 4
-_THREADS = min(8, os.cpu_count() or 1)
 
 
 class Answer(NamedTuple):
@@ -34,16 +32,29 @@ def answers(model: Model, files: Sequence[Path], top: int = 1) -> Iterator[Answe
         files: of images.
         top: how many classes of each.
     """
-    waiting: deque[tuple[Sequence[Path], Future[list[torch.Tensor | str]]]] = deque()
-    parts = iter([files[i : i + _BATCH] for i in range(0, len(files), _BATCH)])
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for part in parts:
-            waiting.append((part, pool.submit(_decoded, part, model.image_size)))
-            if len(waiting) > _AHEAD:
-                first, future = waiting.popleft()
-                yield from _answered(model, first, future.result(), top)
-        for first, future in waiting:
-            yield from _answered(model, first, future.result(), top)
+    if not files:
+        return
+    threads = torch.get_num_threads()
+    size = min(_BATCH, math.ceil(len(files) / threads))
+    parts = [files[i : i + size] for i in range(0, len(files), size)]
+    workers = min(threads, len(parts))
+    _ = model.means  # once, and not in every thread
+    waiting: deque[Future[list[Answer]]] = deque()
+    # Each thread has cores of its own: decoding in one would else make the others wait within
+    # every layer of the network.
+    pool = ThreadPoolExecutor(
+        workers, initializer=torch.set_num_threads, initargs=(threads // workers,)
+    )
+    try:
+        with muted, pool:
+            for part in parts:
+                waiting.append(pool.submit(_answered, model, part, top))
+                if len(waiting) > 2 * workers:
+                    yield from waiting.popleft().result()
+            for future in waiting:
+                yield from future.result()
+    finally:
+        torch.set_num_threads(threads)  # of threads that come later, which have the number set last
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -60,24 +71,19 @@ def image_files(folder: Path) -> list[Path]:
     return found
 
 
-def _decoded(files: Sequence[Path], size: int) -> list[torch.Tensor | str]:
-    """For each file its pixels, or why there are none."""
-    read: list[torch.Tensor | str] = []
-    for file in files:
-        try:
-            read.append(centre_crop(open_rgb(file), size))
-        except UnreadableImage as error:
-            read.append(str(error))
-    return read
-
-
-def _answered(
-    model: Model, files: Sequence[Path], read: list[torch.Tensor | str], top: int
-) -> Iterator[Answer]:
+def _answered(model: Model, files: Sequence[Path], top: int) -> list[Answer]:
+    read = [_decoded(file, model.image_size) for file in files]
     pixels = [each for each in read if isinstance(each, torch.Tensor)]
     guesses = iter(model.predict(torch.stack(pixels), top) if pixels else [])
-    for file, each in zip(files, read, strict=True):
-        if isinstance(each, str):
-            yield Answer(file, [], each)
-        else:
-            yield Answer(file, next(guesses), None)
+    return [
+        Answer(file, [], each) if isinstance(each, str) else Answer(file, next(guesses), None)
+        for file, each in zip(files, read, strict=True)
+    ]
+
+
+def _decoded(file: Path, size: int) -> torch.Tensor | str:
+    """The pixels of a file, or why there are none."""
+    try:
+        return centre_crop(open_rgb(file), size)
+    except UnreadableImage as error:
+        return str(error)

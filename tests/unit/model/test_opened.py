@@ -1,4 +1,5 @@
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,28 @@ def test_a_stream_of_files_in_their_order(taught: Path, tmp_path: Path) -> None:
     assert [each[0].probability for each in given] == pytest.approx(
         [each[0].probability for each in expected], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_stream_leaves_the_number_of_threads_as_it_was(
+    threads: int, taught: Path, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{number}.png" for number in range(7)]
+    for number, file in enumerate(files):
+        picture("green", number).save(file)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        stream = answers(Model.open(taught), files)
+        assert next(stream).guesses[0].name == "green"
+        stream.close()
+        assert len(list(answers(Model.open(taught), files))) == len(files)
+        assert list(answers(Model.open(taught), [])) == []
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == threads
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_pointer_that_is_damaged_is_said(model: Path) -> None:
