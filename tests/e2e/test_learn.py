@@ -91,6 +91,31 @@ def test_learning_says_what_was_learned_and_forgotten(taught: tuple[Path, list[s
     assert second.endswith("Without test images: dark blue é.\n")
 
 
+def test_a_folder_as_people_have_it(tmp_path: Path) -> None:
+    """Thousands of images of one class, few of others, one of another, all kinds of files."""
+    model, first, second = tmp_path / "model", tmp_path / "first", tmp_path / "second"
+    fill(first, {"red": 3000})
+    for name, ending in (("7", "JPG"), ("yellow", "GIF")):
+        (first / name).mkdir()
+        for number in range(40):
+            picture(name, number).save(first / name / f"{number}.{ending}")
+    (first / "7" / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    told = call("learn", model, first, *TINY)
+    assert told.exit_code == 0
+    assert "Left out" in told.stderr
+    assert "IMG_1.HEIC': HEIC is not read here" in told.stderr
+    assert "learned 7, red, yellow from 2,968 images" in told.stdout
+    shutil.rmtree(first)
+    done("learn", model, fill(second, {"dark blue é": 1, "green": 30}), *TINY[4:])
+    shutil.rmtree(second)
+    unseen = fill(tmp_path / "unseen", {"red": 9, "7": 9, "yellow": 9, "green": 9}, first=5000)
+    shown = list(csv.DictReader(io.StringIO(done("predict", model, unseen, "--csv"))))
+    right = [Path(row["image"]).parent.name == row["name"] for row in shown]
+    assert len(right) == 36
+    assert sum(right) >= 27
+    assert Model.open(model).classes == ("7", "red", "yellow", "dark blue é", "green")
+
+
 def test_history_and_undo(model: Path, tmp_path: Path) -> None:
     rows = words(done("history", model))
     assert [row[:3] for row in rows[2:4]] == [["0", "-", rows[2][2]], ["→", "1", "0"]]

@@ -1,4 +1,4 @@
-"""Parts of a split, class by class: what is held out for testing, or the first of each."""
+"""Of a split, class by class: what is held out to test on, the first of each, repeated images."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,6 +8,11 @@ from torch import Tensor
 
 from densekd.data.dataset import Split
 from densekd.seeds import Seeds
+
+# Of the images of the largest class, what another has at least once its images are repeated; but
+# no image more often than so.
+_LEAST = 1 / 4
+_MOST_OFTEN = 16
 
 
 def apart(split: Split, fraction: float, seed: int, most: int | None = None) -> tuple[Split, Split]:
@@ -30,6 +35,28 @@ def first_of_each(split: Split, count: int) -> Split:
         own = split.labels == label
         ranks[own] = torch.arange(int(own.sum()))
     return split.take(torch.nonzero(ranks < count).flatten())
+
+
+def evened(split: Split) -> Split:
+    """Images and labels, each as often as `how_often` says."""
+    often = how_often(split.labels)
+    return split.take(torch.arange(len(split)).repeat_interleave(often))
+
+
+def how_often(labels: Tensor) -> Tensor:
+    """How often to show each image of an epoch, those of rare classes more often than others.
+
+    An image of a class of n images comes ``round(N / 4n)`` times where the largest class has N, but
+    at least once and at most 16 times.
+
+    Args:
+        labels: int64 ``[n]``.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    counts = torch.bincount(labels).clamp(min=1)
+    return (_LEAST * counts.max() / counts).round().clamp(1, _MOST_OFTEN).long()[labels]
 
 
 def held_out(

@@ -103,4 +103,4 @@ def _settings(
         flip=config.augment.flip,
         brightness=config.augment.brightness,
     )
-    return Settings(augment, config.seed, engine, config.engine.workers)
+    return Settings(augment, config.seed, engine, config.engine.workers, even=config.data.even)

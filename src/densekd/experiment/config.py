@@ -66,6 +66,7 @@ class DataConfig:
         image_column: the images' column in hub data.
         label_column: the labels' column in hub data.
         per_class: at most so many training images of each class, for short runs.
+        even: show new images of rare classes more often; see `densekd.data.split.evened`.
     """
 
     source: str = "digits"
@@ -75,6 +76,7 @@ class DataConfig:
     image_column: str | None = None
     label_column: str | None = None
     per_class: Count | None = None
+    even: bool = False
 
     def __post_init__(self) -> None:
         sources.parse(self.source)
@@ -179,6 +181,11 @@ class TrainingConfig:
     finish: Schedule | None = None
     preset: Preset = "paper"
 
+    @property
+    def course(self) -> Course:
+        """The three schedules."""
+        return Course(self.base, self.increment, self.finish)
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -231,9 +238,7 @@ class Config:
         share = 1.0 if self.epochs is None else self.epochs
         if isinstance(self.epochs, int):
             share = self.epochs / self.training.base.epochs
-        training = self.training
-        finish = None if training.finish is None else training.finish.scaled(share)
-        return Course(training.base.scaled(share), training.increment.scaled(share), finish)
+        return self.training.course.scaled(share)
 
 
 def resolve(tree: Mapping[str, Any]) -> Config:

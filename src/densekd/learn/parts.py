@@ -58,7 +58,7 @@ class Parts:
         known = _released(self.method)
         course = Course() if known is None else known.course
         if self.epochs is not None:
-            course = _scaled(course, self.epochs / course.base.epochs)
+            course = course.scaled(self.epochs / course.base.epochs)
         options = DenseOptions(lambda_base=_lambda_base(self.method))
         own = None if known is None else known.options
         return make_method(self.method, options, course, own)
@@ -136,11 +136,6 @@ def _lambda_base(method: str) -> float:
     if method.startswith("icarl+"):
         value *= 0.1 / released("icarl", _KIND).course.increment.lr
     return value
-
-
-def _scaled(course: Course, share: float) -> Course:
-    finish = None if course.finish is None else course.finish.scaled(share)
-    return Course(course.base.scaled(share), course.increment.scaled(share), finish)
 
 
 def _memory(description: Mapping[str, Any]) -> ExemplarMemory:

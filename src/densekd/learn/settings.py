@@ -53,6 +53,7 @@ class Settings:
         engine: where and how it is computed.
         workers: processes that decode images in files.
         image_size: the height and width that pictures of various sizes are brought to.
+        even: show new images of rare classes more often; see `densekd.data.split.evened`.
     """
 
     augment: Augment = field(default_factory=Measured)
@@ -60,6 +61,7 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     workers: int = 0
     image_size: int | None = None
+    even: bool = False
 
 
 def _statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:

@@ -9,6 +9,7 @@ from densekd.data.batches import Batch, Batches, Share
 from densekd.data.dataset import Split, join_splits
 from densekd.data.memory import ExemplarMemory
 from densekd.data.scenario import Task
+from densekd.data.split import evened
 from densekd.learn.checkpoint import State
 from densekd.learn.loop import Job, Loop, Position, position_of
 from densekd.learn.material import Feed, Material, feed_of
@@ -116,6 +117,8 @@ class Training:
                 chosen = torch.cat(self.memory.choose(material.new, job.added, drawn, features))
             balanced = self.memory.rehearsed(material.new, job.added, chosen)
             material = material._replace(balanced=balanced)
+        if self.settings.even:
+            material = material._replace(new=evened(material.new))
         return feed_of(material, phase, self.method.streams, batches, chosen)
 
     def _batches(self, images: Split, phase: Phase, seeds: Seeds, share: Share) -> Batches:

@@ -76,6 +76,7 @@ class DenseOptions:
 
 # The paper's, for CIFAR-100.
 _BASE = Schedule(epochs=70, lr=0.1)
+_LEAST_FINISH = 1 / 4
 _INCREMENT = Schedule(epochs=40, lr=0.01)
 
 
@@ -93,6 +94,15 @@ class Course:
     base: Schedule = _BASE
     increment: Schedule = _INCREMENT
     finish: Schedule | None = None
+
+    def scaled(self, share: float) -> "Course":
+        """The same in ``share`` of the epochs, but what finishes a task in at least a quarter.
+
+        It has few images, so it costs little, and what it corrects takes its number of steps
+        however short the rest is (docs/decisions/030).
+        """
+        finish = None if self.finish is None else self.finish.scaled(max(share, _LEAST_FINISH))
+        return Course(self.base.scaled(share), self.increment.scaled(share), finish)
 
 
 def dense(name: str, options: DenseOptions, course: Course) -> Method:

@@ -119,11 +119,12 @@ _BIC = {
 }
 _UCIR = {
     "small": Released(UcirOptions(lambda_base=5.0), _alike(_UCIR_SMALL)),
-    "imagenet100": Released(UcirOptions(lambda_base=10.0), _alike(_UCIR_LARGE)),
+    "imagenet100": Released(UcirOptions(lambda_base=10.0), _alike(_UCIR_LARGE), "ucir18"),
     # Only the script for ImageNet-1000 fine-tunes on balanced exemplars.
     "imagenet": Released(
         UcirOptions(lambda_base=10.0),
         _alike(_UCIR_LARGE, _stepped(20, 0.01, (10,), weight_decay=1e-4)),
+        "ucir18",
     ),
     "digits": Released(UcirOptions(lambda_base=5.0), _alike(_DIGITS)),
 }

@@ -16,6 +16,7 @@ from densekd.data.dataset import (
 )
 from densekd.data.find import find_images
 from densekd.data.scenario import Task
+from densekd.data.split import how_often
 from densekd.experiment.config import Config
 from densekd.experiment.tree import digest
 from densekd.learn.learner import Learner
@@ -131,8 +132,14 @@ def read_request(
     size = config.data.image_size or size
     lesson = read_lesson(source, found, size, known, config.seed, on_progress)
     part: Part = "base" if model is None else "increment"
-    config = scheduled(config, part, options, len(lesson.train), len(lesson.learned))
+    shown = images_shown(lesson, config)
+    config = scheduled(config, part, options, shown, len(lesson.learned))
     return Request(store, pointer, model, lesson, config, options)
+
+
+def images_shown(lesson: Lesson, config: Config) -> int:
+    """How many new images an epoch has, repetitions counted."""
+    return int(how_often(lesson.train.labels).sum()) if config.data.even else len(lesson.train)
 
 
 def done_before(

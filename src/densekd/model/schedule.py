@@ -8,7 +8,7 @@ from densekd.experiment.config import Config, as_toml, resolve
 from densekd.experiment.tree import read_toml
 from densekd.files import write_atomically
 from densekd.learn.watch import Report, Stopped, Watch
-from densekd.model.request import Request
+from densekd.model.request import Request, images_shown
 from densekd.model.settings import usual_epochs, with_epochs
 
 # How long batches are tried, and at most which share of a budget.
@@ -57,7 +57,7 @@ def fitted(request: Request, epoch: float, began: float) -> Config:
     epochs = int(_TRAINED * left / share)
     if epochs < 1:
         logger.warning("Not even one epoch fits into %g minutes; one is trained.", budget)
-    most = _MOST * usual_epochs(part, len(request.lesson.train))
+    most = _MOST * usual_epochs(part, images_shown(request.lesson, config))
     return with_epochs(config, part, min(max(1, epochs), most))
 
 

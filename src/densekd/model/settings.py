@@ -124,12 +124,11 @@ def with_epochs(config: Config, part: Part, epochs: int) -> Config:
     """The same course in so many epochs; what follows them is shortened in proportion."""
     training = config.training
     share = epochs / getattr(training, part).epochs
-    finish = None if training.finish is None else training.finish.scaled(share)
+    course = training.course.scaled(share)
+    base = course.base if part == "base" else training.base
     scaled = dataclasses.replace(
-        training, increment=training.increment.scaled(share), finish=finish
+        training, base=base, increment=course.increment, finish=course.finish
     )
-    if part == "base":
-        scaled = dataclasses.replace(scaled, base=training.base.scaled(share))
     return dataclasses.replace(config, training=scaled)
 
 
@@ -137,7 +136,7 @@ def _usual(method: str, size: int) -> dict[str, Any]:
     """What suits a new model of images of a size."""
     tree: dict[str, Any] = {
         "network": _SMALL_NETWORK if size <= _LARGEST else _LARGE_NETWORK,
-        "data": {"source": "folder:.", "image_size": size},
+        "data": {"source": "folder:.", "image_size": size, "even": True},
         "augment": {"padding": max(1, size // 8), "flip": True},
         "method": {"name": method},
     }

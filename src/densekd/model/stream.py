@@ -3,7 +3,7 @@
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     unreadable: str | None
 
 
-def answers(model: Model, files: Sequence[Path], top: int = 1) -> Iterator[Answer]:
+def answers(model: Model, files: Sequence[Path], top: int = 1) -> Generator[Answer]:
     """What each file shows, in their order.
 
     Args:

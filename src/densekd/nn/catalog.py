@@ -10,7 +10,8 @@ from densekd.nn.wideresnet import WideResNet
 
 NETWORKS = (
     "resnet20, resnet32, ... and wrn-40-4, ... for small images, resnet18 and wrn-28-10-large, ... "
-    "for large, PODNet's own, podnet32 and podnet18, and hf:NAME or hf:FOLDER for a pretrained one"
+    "for large, UCIR's own, ucir18, PODNet's, podnet32 and podnet18, and hf:NAME or hf:FOLDER for "
+    "a pretrained one"
 )
 
 
@@ -23,6 +24,8 @@ def make_backbone(name: str) -> Backbone:
         return pretrained(name.removeprefix("hf:"))
     if name == "resnet18":
         return resnet18()
+    if name == "ucir18":
+        return resnet18(last_relu=False)
     if name == "podnet18":
         return podnet_resnet18()
     if found := re.fullmatch(r"podnet(\d+)", name):

@@ -137,6 +137,7 @@ def test_schedules_are_shortened_by_epochs() -> None:
         ("resnet18", 512, 17),
         ("podnet32", 64, 31),
         ("podnet18", 512, 17),
+        ("ucir18", 512, 17),
         ("wrn-10-2", 128, 7),
     ],
 )

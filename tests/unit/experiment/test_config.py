@@ -507,7 +507,7 @@ def test_trees_are_full_and_toml_is_to_be_read() -> None:
     text = as_toml(config)
     assert text.startswith(
         'seed = 1993\nepochs = 3\nnetwork = "resnet18"\n\n'
-        '[data]\nsource = "imagenet:x"\ndir = "sets"\n\n[scenario]\n'
+        '[data]\nsource = "imagenet:x"\ndir = "sets"\neven = false\n\n[scenario]\n'
     )
     assert "\n[training.base]\nepochs = 70\nlr = 0.1\n" in text
     assert "\nmilestones = [30, 60]\n" in text
@@ -536,6 +536,7 @@ CHANGES = [
     "data.image_column=img",
     "data.label_column=label",
     "data.per_class=9",
+    "data.even=true",
     "scenario.steps=1",
     "scenario.base=4",
     "scenario.increment=1",

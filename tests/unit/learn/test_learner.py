@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import logging
 from pathlib import Path
@@ -265,6 +266,15 @@ def test_merged_streams_mix_new_images_with_old_exemplars() -> None:
     images = [each.learn(task, watch=watch).images for task in SCENARIO]
     assert images == [2 * 24, 2 * (12 + 8), 2 * (12 + 12)]
     assert watch.slots == {0: {"merged"}, 1: {"merged", "kd"}, 2: {"merged", "kd"}}
+
+
+def test_rare_classes_are_shown_more_often_and_kept_once() -> None:
+    task, each = SCENARIO[0], learner(method("gkd"))
+    each.settings = dataclasses.replace(each.settings, even=True)
+    rare = torch.nonzero(task.train.labels == 2).flatten()[1:]
+    few = task.train.take(torch.tensor([i for i in range(24) if i not in rare.tolist()]))
+    assert each.learn(Task(0, task.classes, 0, few, task.test)).images == 2 * (18 + 2)
+    assert torch.bincount(each.memory.exemplars().labels).tolist() == [2, 2, 1, 2]
 
 
 HEADS = [("cosine", CosineClassifier), ("linear", LinearClassifier)]

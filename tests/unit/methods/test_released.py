@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+import torch
 
 from densekd.experiment.config import Config, base_settings, resolve
 from densekd.methods.catalog import HOSTS
 from densekd.methods.method import Schedule
 from densekd.methods.released import released
 from densekd.methods.ucir import UcirOptions
+from densekd.nn.catalog import make_backbone
 
 SOURCES = {
     "digits": "digits",
@@ -158,6 +160,12 @@ def test_podnet_as_a_whole() -> None:
     assert made("podnet", "imagenet:x").network == made("afc", "imagenet100:x").network
 
 
+def test_ucirs_features_are_not_rectified_on_imagenet_either() -> None:
+    for source in ("imagenet:x", "imagenet100:x"):
+        network = make_backbone(made("ucir", source).network)
+        assert (network(torch.randn(2, 3, 64, 64)).pooled < 0).any()
+
+
 @pytest.mark.parametrize(
     ("host", "selection"),
     [("icarl", "herding"), ("bic", "greedy"), ("ucir", "herding"), ("ccil", "random")],
@@ -178,7 +186,7 @@ def test_what_a_user_gives_comes_before_what_was_released() -> None:
     assert (config.network, config.memory.selection) == ("podnet14", "random")
     course = config.course()
     assert (course.base.epochs, course.increment.epochs) == (16, 16)
-    assert facts(course.finish) == (2, 0.2, 128, 5e-4, "constant")
+    assert facts(course.finish) == (5, 0.2, 128, 5e-4, "constant")
     ucir = resolve({"method": {"name": "ucir", "ucir": {"margin": 0.3}}})
     assert ucir.method.ucir == UcirOptions(lambda_base=5.0, margin=0.3)
 
