@@ -70,7 +70,7 @@ def test_the_printed_lines_see_what_the_model_sees(
     assert float(agreed[2]) <= 1e-4
     printed = result.stdout.partition("To use it:\n\n")[2]
     assert printed == usage(to, file)
-    # Wide, tall and turned: the lines crop as the model does.
+    # Wide, tall and turned, transparent: the lines read and crop as the model does.
     model = Model.open(by_head)
     draw = np.random.default_rng(0)
     for number, (height, width) in enumerate(((20, 24), (61, 33), (19, 19), (15, 200))):
@@ -79,7 +79,10 @@ def test_the_printed_lines_see_what_the_model_sees(
         )
         exif = Image.Exif()
         exif[0x0112] = 6 if number == 1 else 1
-        Image.fromarray(pixels.astype(np.uint8)).save("image.jpg", exif=exif)
+        image = Image.fromarray(pixels.astype(np.uint8))
+        if number == 3:
+            image.putalpha(100)
+        image.save("image.jpg", "PNG" if number == 3 else "JPEG", exif=exif)
         told = io.StringIO()
         with contextlib.redirect_stdout(told):
             exec(compile(printed, "usage", "exec"), {})

@@ -41,11 +41,14 @@ class Telling(Observer):
     def __init__(self, method: Method, line: Line) -> None:
         self.method, self.line = method, line
         self.tasks: Sequence[Task] = ()
+        self.reading = False
         self.estimate = Estimate([])
 
     def loading(self, done: int, total: int) -> None:
-        """Tell that data are read."""
-        self.line.tell(Progress("reading the data"))
+        """Tell that data are read, once: there may be a million images."""
+        if not self.reading:
+            self.reading = True
+            self.line.tell(Progress("reading the data"))
 
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
         """Tell what is done already."""

@@ -5,9 +5,11 @@ else that is left out is named with its reason, and nothing is entered deeper th
 so that links can't lead in circles.
 """
 
+import logging
 import os
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +21,8 @@ LeftOut = tuple[Path, str]
 # The part of a folder that isn't divided into train and val or test.
 WHOLE = "all"
 TRAIN = "train"
+
+logger = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
@@ -161,6 +165,22 @@ def find_divided(top: Listing, test: str, only: Collection[str] | None = None) -
         left_out += others
     _check_names([*parts[TRAIN], *parts[test]])
     return Found(parts, left_out)
+
+
+def warn_of(left_out: Iterable[LeftOut]) -> None:
+    """One warning for each reason, since there may be thousands of such files."""
+    by_reason = defaultdict[str, list[str]](list)
+    for path, reason in left_out:
+        by_reason[reason].append(str(path))
+    for reason, paths in by_reason.items():
+        # Quoted, for a name may hold a line break, or bytes that can't be printed.
+        logger.warning("Left out %s: %s.", listed(paths, most=1), reason)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Names in quotes, the first few of them."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + rest
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -31,6 +31,7 @@ from densekd.data.find import (
     find_divided,
     find_images,
     list_folder,
+    warn_of,
 )
 from densekd.data.split import held_out
 
@@ -212,7 +213,7 @@ def _read(
     """The images, in memory if they fit, and what each is; ``look`` into files that stay files."""
     if size < 1:
         raise ValueError(f"image_size must be at least 1, not {size}.")
-    _log_left_out(found.left_out)
+    warn_of(found.left_out)
     items = _items(found)
     files = [item.file for item in items]
     needed = len(files) * 3 * size**2
@@ -223,7 +224,7 @@ def _read(
             *(len(files), needed, memory_bytes),
         )
         pixels, kept, unreadable = decode_all(files, size, on_progress)
-        _log_left_out(unreadable)
+        warn_of(unreadable)
         return PixelImages(pixels), [items[i] for i in kept]
     logger.info(
         "Leaving %d images in their files, of which each epoch takes another random part: their "
@@ -233,15 +234,9 @@ def _read(
     if look:
         check = functools.partial(why_unreadable, header_only=True)
         reasons = dict(zip(files, in_threads(check, files, on_progress), strict=True))
-        _log_left_out((file, reason) for file, reason in reasons.items() if reason is not None)
+        warn_of((file, reason) for file, reason in reasons.items() if reason is not None)
         items = [item for item in items if reasons[item.file] is None]
     return FileImages(tuple(item.file for item in items), size), items
-
-
-def _log_left_out(left_out: Iterable[LeftOut]) -> None:
-    for path, reason in left_out:
-        # Quoted, for a name may hold a line break, or bytes that can't be printed.
-        logger.warning("Left out %r: %s.", str(path), reason)
 
 
 def _dataset(kind: str, path: Path, images: Images, items: list[_Item]) -> Dataset:

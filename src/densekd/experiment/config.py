@@ -292,6 +292,8 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     """The settings without those that can't change a result, which are of data and engine."""
     tree = as_tree(config)
     del tree["data"]["dir"], tree["engine"]["workers"]
+    if not tree["data"]["even"]:
+        del tree["data"]["even"]  # so that runs from before it was a setting are found
     return tree
 
 

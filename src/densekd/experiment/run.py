@@ -28,7 +28,7 @@ from densekd.learn.checkpoint import Checkpoints, State
 from densekd.learn.engine import Engine
 from densekd.learn.evaluate import Evaluation, evaluate
 from densekd.learn.learner import Learned, Learner
-from densekd.learn.watch import Report, Watch
+from densekd.learn.watch import Report, Watch, stoppable
 from densekd.methods.catalog import what_kd_does
 
 
@@ -82,7 +82,10 @@ def run(config: Config, out: Path, observer: Observer | None = None) -> dict[str
 class _Run:
     def __init__(self, config: Config, folder: Path, engine: Engine, observer: Observer) -> None:
         self.config, self.folder, self.engine, self.observer = config, folder, engine, observer
-        self.scenario: Scenario = make_scenario(config, observer.loading)
+        # One of several ranks must not leave the others waiting.
+        many = config.engine.devices > 1
+        loading = observer.loading if many else stoppable(observer.loading, observer)
+        self.scenario: Scenario = make_scenario(config, loading)
         self.learner: Learner = make_learner(config, self.scenario.dataset, engine)
         self.learned = Checkpoints(folder / "learner")
         self.records: list[StepRecord] = []

@@ -1,6 +1,6 @@
 """How learning tells how far it is, and is asked to stop."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -43,9 +43,20 @@ class Watch:
         """Called about once a second, and at the end of each epoch."""
 
     def stop(self) -> bool:
-        """Asked after each batch: whether to save and leave."""
+        """Asked after each batch, and each image that is read: whether to save and leave."""
         return False
 
 
 class Stopped(Exception):
     """Training was asked to stop, and saved where it was."""
+
+
+def stoppable(tell: Callable[[int, int], None], watch: Watch) -> Callable[[int, int], None]:
+    """For reading images, which may take minutes: tells how far it is, and stops when asked to."""
+
+    def told(done: int, total: int) -> None:
+        tell(done, total)
+        if watch.stop():
+            raise Stopped
+
+    return told

@@ -124,8 +124,9 @@ def metadata(model: Model) -> dict[str, Any]:
         "labels": list(model.classes),
         "image_size": size,
         "resize_shorter_side": round(size * 256 / 224),
-        "preprocessing": "RGB, upright; the shorter side to resize_shorter_side, bilinear; the "
-        "centre of image_size x image_size; pixels as uint8 [n, 3, H, W]. Normalisation is inside.",
+        "preprocessing": "RGB, upright, transparent parts white; the shorter side to "
+        "resize_shorter_side, bilinear; the centre of image_size x image_size; pixels as uint8 "
+        "[n, 3, H, W]. Normalisation is inside.",
         "outputs": "probabilities [n, labels], calibrated, and the scores they are made of",
         "network": model.config.network,
         "method": model.learner.method.name,

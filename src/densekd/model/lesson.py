@@ -5,7 +5,7 @@ import os
 import statistics
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from densekd.data.dataset import PixelImages, Progress, Split
 from densekd.data.decode import UnreadableImage, decode_all, width_and_height
-from densekd.data.find import TRAIN, WHOLE, Found, LeftOut, find_images
+from densekd.data.find import TRAIN, WHOLE, Found, find_images, listed, warn_of
 from densekd.data.folder import check_usable
 from densekd.seeds import Seeds
 
@@ -126,7 +126,7 @@ def read_lesson(
     ]
     _check_memory(len(items), size)
     pixels, read, unreadable = decode_all([item[0] for item in items], size, on_progress)
-    _warn([*found.left_out, *unreadable])
+    warn_of([*found.left_out, *unreadable])
     names, parts = [items[i][1] for i in read], [items[i][2] for i in read]
     counts = {
         part: Counter(n for n, p in zip(names, parts, strict=True) if p == part)
@@ -147,12 +147,6 @@ def read_lesson(
             "Too few images to test: %s. All of them are learned from.", listed(untested)
         )
     return Lesson(new, replayed, train, more, kept)
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """Names in quotes, the first few of them."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + rest
 
 
 def _roles(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
@@ -183,15 +177,6 @@ def _check_memory(images: int, size: int) -> None:
             f"{images:,} images of {size} x {size} pixels take {needed / 1e9:.1f} GB, too much for "
             f"the {there / 1e9:.1f} GB of memory here; choose a smaller --image-size."
         )
-
-
-def _warn(left_out: Iterable[LeftOut]) -> None:
-    """One warning for each reason, since there may be thousands of such files."""
-    by_reason = defaultdict[str, list[str]](list)
-    for path, reason in left_out:
-        by_reason[reason].append(str(path))
-    for reason, paths in by_reason.items():
-        logger.warning("Left out %s: %s.", listed(paths, most=1), reason)
 
 
 def _plain(name: str) -> str:

@@ -102,7 +102,7 @@ class Model:
     @property
     def entry(self) -> Entry:
         """How it came about."""
-        return entry_of(self.step, self.facts, current=True)
+        return entry_of(self.step, self.facts, Store(self.folder).existing().step == self.step)
 
     def read(self, images: Sequence[Picture]) -> Tensor:
         """Images as the network was trained on them.

@@ -36,7 +36,8 @@ class Request:
         pointer: which state counts; None for a new model.
         model: the model in that state.
         lesson: what is to be learned.
-        config: the settings, with a schedule that suits the lesson.
+        settings: the model's settings from now on.
+        config: the same with a schedule that suits the lesson.
         options: what the user gave.
     """
 
@@ -44,6 +45,7 @@ class Request:
     pointer: Pointer | None
     model: Model | None
     lesson: Lesson
+    settings: Config
     config: Config
     options: TeachOptions
 
@@ -128,13 +130,13 @@ def read_request(
     known = () if model is None else model.classes
     found = find_lesson(source, known, options.known)
     size = options.image_size or usual_size(found, largest_size())
-    config = settings(None if model is None else model.config, options, size)
-    size = config.data.image_size or size
-    lesson = read_lesson(source, found, size, known, config.seed, on_progress)
+    lasting = settings(None if model is None else model.config, options, size)
+    size = lasting.data.image_size or size
+    lesson = read_lesson(source, found, size, known, lasting.seed, on_progress)
     part: Part = "base" if model is None else "increment"
-    shown = images_shown(lesson, config)
-    config = scheduled(config, part, options, shown, len(lesson.learned))
-    return Request(store, pointer, model, lesson, config, options)
+    shown = images_shown(lesson, lasting)
+    config = scheduled(lasting, part, options, shown, len(lesson.learned))
+    return Request(store, pointer, model, lesson, lasting, config, options)
 
 
 def images_shown(lesson: Lesson, config: Config) -> int:
@@ -188,7 +190,8 @@ def _check_places(folder: Path, source: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder for the model.")
     ours = {"current.json", "lock", "pending", "steps"}
-    others = [path.name for path in folder.iterdir() if path.name not in ours]
+    # Hidden files are what a kill left of ours, or what a system puts into every folder.
+    others = [p.name for p in folder.iterdir() if p.name not in ours and p.name[0] != "."]
     if Store(folder).pointer() is None and others:
         raise ValueError(
             f"{folder} is no model, and has other files in it, such as {others[0]!r}; the model "

@@ -14,7 +14,7 @@ from densekd.data.dataset import Split, join_splits
 from densekd.experiment.tree import digest
 from densekd.learn.checkpoint import Checkpoints
 from densekd.learn.learner import Learned, Learner
-from densekd.learn.watch import Watch
+from densekd.learn.watch import Watch, stoppable
 from densekd.model import measure
 from densekd.model.opened import Model, write_state
 from densekd.model.records import Plan, Update
@@ -61,11 +61,12 @@ def teach(
         Stopped: when ``observer`` asked for it; how far it is was saved.
     """
     observer, began = observer or Observer(), time.monotonic()
-    done = done_before(folder, source, options, observer.reading)
+    reading = stoppable(observer.reading, observer)
+    done = done_before(folder, source, options, reading)
     if done is not None:
         observer.repeated(done.step)
         return done
-    request = read_request(folder, source, options, observer.reading)
+    request = read_request(folder, source, options, reading)
     with _in_words(folder), request.store.changing():
         if request.store.pointer() != request.pointer:
             raise ValueError(f"{folder} was changed while the images were read; try again.")
@@ -77,10 +78,11 @@ def preview(
 ) -> Plan:
     """What `teach` would do, and how long it would take; nothing is changed."""
     observer, began = observer or Observer(), time.monotonic()
-    done = done_before(folder, source, options, observer.reading)
+    reading = stoppable(observer.reading, observer)
+    done = done_before(folder, source, options, reading)
     if done is not None:
         raise ValueError(f"{source} was learned before, in step {done.step}; there is no more.")
-    request = read_request(folder, source, options, observer.reading)
+    request = read_request(folder, source, options, reading)
     observer.doing("measuring")
     epoch = seconds_per_epoch(request, observer)
     config = request.config if options.budget is None else fitted(request, epoch, began)
@@ -118,7 +120,8 @@ def _update(request: Request, observer: Observer, began: float) -> Update:
     }
     observer.doing("saving")
     prepared = pending / "state"
-    write_state(prepared, learner, config, facts, request.lesson.kept)
+    # Without the schedule, which was for this lesson: rounded, it would spoil the next one's.
+    write_state(prepared, learner, request.settings, facts, request.lesson.kept)
     _verify(request, learner, prepared)
     request.store.commit(prepared, request.step)
     return update

@@ -28,7 +28,8 @@ labels, size, side = (about[k] for k in ("labels", "image_size", "resize_shorter
 """,
 }
 _READ = """
-image = ImageOps.exif_transpose(Image.open({image})).convert("RGB")
+image = ImageOps.exif_transpose(Image.open({image})).convert("RGBA")
+image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 width, height = (int(side * length / min(image.size)) for length in image.size)
 left, top = round((width - size) / 2), round((height - size) / 2)
 x, y = image.width / width, image.height / height

@@ -238,6 +238,17 @@ def test_a_small_imagenet_is_decoded(imagenet: Path, caplog: pytest.LogCaptureFi
     assert f"Left out '{bad}': not an image" in caplog.text
 
 
+def test_files_left_out_for_one_reason_are_one_warning(
+    imagenet: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        (imagenet / "train" / "n01" / f"{number}.xml").write_text("box")
+    load_imagenet(imagenet, image_size=8)
+    (told,) = [message for message in caplog.messages if ".xml" in message]
+    first = imagenet / "train" / "n01" / "0.xml"
+    assert told.startswith(f"Left out '{first}' and 2 more: '.xml' is not the ending of an image")
+
+
 def test_imagenet_is_restricted_to_classes(imagenet: Path) -> None:
     data = load_imagenet(imagenet, image_size=8, classes=["n03", "n01"])
     assert data.classes == ("n01", "n03")

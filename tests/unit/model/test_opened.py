@@ -138,6 +138,10 @@ def test_no_model_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_only_the_state_that_counts_is_current(taught: Path) -> None:
+    assert [Model.open(taught, step).entry.current for step in (0, 1)] == [False, True]
+
+
 def test_a_stream_of_files_in_their_order(taught: Path, tmp_path: Path) -> None:
     names = ["red", "green", "blue"] * 60
     for number, name in enumerate(names):

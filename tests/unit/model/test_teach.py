@@ -44,7 +44,7 @@ class Told(Observer):
         self.epochs += report.ends_epoch
 
     def stop(self) -> bool:
-        if self.left is not None:
+        if self.left is not None and self.plans:
             self.left -= 1
         return self.left == 0
 
@@ -264,6 +264,55 @@ class Leaving(Told):
 
     def stop(self) -> bool:
         return bool(self.plans)
+
+
+class Hasty(Told):
+    """Asks for a stop while images are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    def reading(self, done: int, total: int) -> None:
+        self.read = done
+
+    def stop(self) -> bool:
+        return self.read == 5
+
+
+def test_reading_can_be_stopped(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 40})
+    for target in (model, tmp_path / "new"):
+        told = Hasty()
+        with pytest.raises(Stopped):
+            teach(target, images, TINY, told)
+        assert (told.read, told.plans) == (5, [])
+    assert len(history(model)) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_short_update_leaves_the_schedule_of_the_next_as_it_is(tmp_path: Path) -> None:
+    """Milestones and what follows are rounded when they are shortened, each time anew."""
+    model, images, told = tmp_path / "model", tmp_path / "images", Told()
+    for counts, given in (
+        ({"red": 9, "green": 9}, options(method="podnet", epochs=1)),
+        ({"blue": 9}, options(epochs=1)),
+        ({"yellow": 9}, options(epochs=16)),
+    ):
+        teach(model, fill(images, counts), given, told)
+    phases = [dict(plan.phases) for plan in told.plans]
+    assert [each["train"] for each in phases] == [1, 1, 16]
+    assert [each.get("finetune") for each in phases] == [None, 5, 5]
+    assert Model.open(model).config.training.increment.epochs == 160
+
+
+@pytest.mark.parametrize("name", [".current.json.ab12.tmp", ".DS_Store"])
+def test_hidden_files_do_not_keep_a_model_from_being_made(name: str, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / name).write_text("{")
+    teach(model, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
+    assert Model.open(model).classes == ("green", "red")
 
 
 def test_a_budget_is_kept_when_the_update_goes_on(model: Path, tmp_path: Path) -> None:
