@@ -148,14 +148,22 @@ class Learner(Manners):
         """The logits of images, ``[n, classes]``, by the network as it is."""
         return self.see(images).logits
 
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: Images, means: Tensor | None = None) -> Tensor:
         """What classes are predicted by, ``[n, classes]``: the larger, the likelier.
 
         The logits; or, by a method that predicts so, the cosines with the class means.
+
+        Args:
+            images: n images.
+            means: what `means_to_predict_by` gave, so that it isn't computed for every call.
         """
         seen = self.see(images)
-        means = self.class_means() if self.method.predicts == "nearest-mean" else None
+        means = self.means_to_predict_by() if means is None else means
         return seen.logits if means is None else cosines(seen.features, means)
+
+    def means_to_predict_by(self) -> Tensor | None:
+        """The class means if the method predicts by them, and there are some."""
+        return self.class_means() if self.method.predicts == "nearest-mean" else None
 
     def class_means(self) -> Tensor | None:
         """ICaRL's class means, unit vectors ``[classes, D]``, by the network as it is.

@@ -20,7 +20,6 @@ from densekd.files import to_json, write_atomically
 from densekd.learn.engine import Engine
 from densekd.learn.learner import Learner
 from densekd.learn.see import cosines
-from densekd.model.measure import means_to_predict_by, scores
 from densekd.model.opened import Model
 
 Format = Literal["onnx", "torch"]
@@ -96,7 +95,7 @@ def export(model: Model, to: Format, file: Path, on_progress: Progress | None = 
         raise ValueError(f"{file} is a folder; name a file to write to.")
     pixels = _images(model)
     learner = _plain(model.learner)
-    means = means_to_predict_by(learner)
+    means = learner.means_to_predict_by()
     deployed = Deployed(learner, means, model.temperature).eval()
     write = _to_onnx if to == "onnx" else _to_torch
     with _quiet(), torch.no_grad():
@@ -104,7 +103,7 @@ def export(model: Model, to: Format, file: Path, on_progress: Progress | None = 
     worst = 0.0
     for start in range(0, len(pixels), _AT_ONCE):
         part = pixels[start : start + _AT_ONCE]
-        wanted = (scores(learner, PixelImages(part), means) / model.temperature).softmax(1)
+        wanted = (learner.scores(PixelImages(part), means) / model.temperature).softmax(1)
         worst = max(worst, float((run(part) - wanted).abs().max()))
         if on_progress is not None:
             on_progress(min(start + _AT_ONCE, len(pixels)), len(pixels))

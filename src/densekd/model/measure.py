@@ -6,37 +6,15 @@ from collections.abc import Sequence
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
-from densekd.data.dataset import Images, Split
+from densekd.data.dataset import Split
 from densekd.learn.learner import Learner
 from densekd.model.records import Accuracy, ClassChange
 
 # Of the temperature; the ends are only reached by scores that say nothing, or everything.
 _RANGE = (math.log(0.01), math.log(100.0))
 _BINS = 15
-
-
-def scores(learner: Learner, images: Images, means: Tensor | None = None) -> Tensor:
-    """What the method predicts by: the classifier's logits, or products with the class means.
-
-    Args:
-        learner: what was learned.
-        images: n images.
-        means: the learner's class means, if the method predicts by the nearest of them.
-
-    Returns:
-        float ``[n, classes]`` on the CPU; the prediction is the largest of a row.
-    """
-    seen = learner.see(images)
-    if means is not None:
-        return (normalize(seen.features, dim=1) @ means.T).cpu()
-    return seen.logits.cpu()
-
-
-def means_to_predict_by(learner: Learner) -> Tensor | None:
-    """The class means ``[classes, D]`` if the method predicts by them, and there are some."""
-    return learner.class_means() if learner.method.predicts == "nearest-mean" else None
 
 
 def fit_temperature(values: Tensor, labels: Tensor) -> float:
@@ -79,8 +57,7 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> float | None:
 
 def right(learner: Learner, test: Split) -> Tensor:
     """Which images a learner names right, bool ``[n]``; those of unknown classes it can't."""
-    guesses = scores(learner, test.images, means_to_predict_by(learner)).argmax(1)
-    return guesses == test.labels
+    return learner.scores(test.images).argmax(1).cpu() == test.labels
 
 
 def accuracy(named: Tensor, labels: Tensor, known: int) -> Accuracy:

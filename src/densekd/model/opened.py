@@ -20,7 +20,6 @@ from densekd.experiment.tree import read_toml
 from densekd.files import write_atomically
 from densekd.learn.checkpoint import DamagedCheckpoint, State, load_state, save_state
 from densekd.learn.learner import Learner
-from densekd.model.measure import means_to_predict_by, scores
 from densekd.model.records import Entry
 from densekd.model.store import Store, entry_of
 
@@ -121,7 +120,7 @@ class Model:
 
     def scores(self, images: Tensor) -> Tensor:
         """What the method predicts by: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
-        return scores(self.learner, PixelImages(images), self.means)
+        return self.learner.scores(PixelImages(images), self.means).cpu()
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Calibrated, over all classes: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
@@ -157,7 +156,7 @@ class Model:
     @cached_property
     def means(self) -> Tensor | None:
         """The class means ``[classes, D]`` if it predicts by them."""
-        return means_to_predict_by(self.learner)
+        return self.learner.means_to_predict_by()
 
 
 def write_state(

@@ -101,7 +101,7 @@ def _update(request: Request, observer: Observer, began: float) -> Update:
     observer.doing("testing")
     kept = [] if request.model is None else [request.model.kept()]
     test = join_splits([*kept, request.lesson.kept])
-    values = measure.scores(learner, test.images, measure.means_to_predict_by(learner))
+    values = learner.scores(test.images).cpu()
     update = _outcome(request, learner, learned, test, values.argmax(1) == test.labels)
     temperature = measure.fit_temperature(values, test.labels)
     errors = [
@@ -154,10 +154,7 @@ def _verify(request: Request, learner: Learner, prepared: Path) -> None:
     same = all(torch.equal(x.cpu(), theirs.tensors[k].cpu()) for k, x in ours.tensors.items())
     both = join_splits([request.lesson.train, request.lesson.kept])
     probe = both.take(torch.arange(min(_PROBED, len(both)))).images
-    seen, again = (
-        measure.scores(each, probe, measure.means_to_predict_by(each))
-        for each in (learner, written)
-    )
+    seen, again = (each.scores(probe) for each in (learner, written))
     # On some devices the same sum isn't always added up in the same order.
     if not (
         same
