@@ -191,20 +191,24 @@ def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> N
         see_images(page, lesson, "100000")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
+        expect(lesson.locator(".kd-basket")).to_have_count(0)
 
         page.reload()  # which doesn't disturb it
         lesson = tab(page, "Teach")
         expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
+        drop(lesson, photos(tmp_path / "more", "blue") / "blue")
+        expect(lesson.locator(".kd-basket li")).to_have_text(["blue 12 images"])
         lesson.get_by_role("button", name="Stop").click()
         expect(lesson.get_by_text("Stopped; the model is what it was.")).to_be_visible()
         assert not (model / "current.json").exists()
 
-        drop(lesson, source)
-        expect(lesson.locator(".kd-basket li")).to_have_count(2)
+        names = ["blue", "green", "red"]
+        listed = [f"{name} 12 images" for name in names]
+        expect(lesson.locator(".kd-basket li")).to_have_text(listed)
         see_images(page, lesson, "1")
         lesson.get_by_role("button", name="Teach").click()
-        expect(lesson.locator(".kd-class")).to_have_count(2)
-        assert Model.open(model).classes == ("green", "red")
+        expect(lesson.locator(".kd-class")).to_have_count(3)
+        assert Model.open(model).classes == tuple(names)
 
 
 class Asked:

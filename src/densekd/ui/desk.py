@@ -3,7 +3,9 @@
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from PIL import Image
@@ -47,6 +49,7 @@ class Desk:
         for place in (self.inbox, self._kept):
             place.mkdir()
         self.job: Job | None = None
+        self._unused = SimpleQueue[Sequence[Upload]]()  # for updates end in threads of their own
 
     @property
     def running(self) -> bool:
@@ -86,13 +89,21 @@ class Desk:
             remove(uploads)
 
     def teach(self, uploads: Sequence[Upload], options: TeachOptions) -> None:
-        """Begin an update by images that were received, which are gone when it is done."""
+        """Begin an update by images that were received, which belong to it from then on."""
         if self.running:
             raise ValueError("The model is being taught already; wait, or stop that first.")
         self._check(uploads, options)
         place = Path(tempfile.mkdtemp(prefix="lesson-", dir=self._kept.parent))
         lay_out(uploads, place)
-        self.job = Job(self.folder, place, options, lambda job: _tidy(job, uploads, place))
+        self.job = Job(self.folder, place, options, lambda job: self._tidy(job, uploads, place))
+
+    def give_back(self) -> list[Upload]:
+        """The images of updates that failed or were stopped, to whoever asks first."""
+        unused: list[Upload] = []
+        with suppress(Empty):
+            while True:
+                unused += self._unused.get_nowait()
+        return unused
 
     def stop(self) -> None:
         """Ask an update to save itself and stop."""
@@ -104,6 +115,13 @@ class Desk:
         self.stop()
         if self.job is not None:
             self.job.wait()
+
+    def _tidy(self, job: Job, uploads: Sequence[Upload], place: Path) -> None:
+        shutil.rmtree(place)
+        if job.update is None:
+            self._unused.put(uploads)
+        else:
+            remove(uploads)
 
     def _check(self, uploads: Sequence[Upload], options: TeachOptions) -> None:
         if not uploads:
@@ -120,12 +138,6 @@ class Desk:
                 f"The model knows {again[0]!r} already; give another name, or say that there may "
                 "be more images of known classes."
             )
-
-
-def _tidy(job: Job, uploads: Sequence[Upload], place: Path) -> None:
-    shutil.rmtree(place)
-    if job.update is not None:
-        remove(uploads)
 
 
 def _look(model: Model, upload: Upload, top: int) -> Look:

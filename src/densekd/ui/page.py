@@ -105,19 +105,23 @@ class Page:
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "undocumented"}
         # Following lasts as long as an update, in as many windows as there are.
         following = {**quiet, "concurrency_limit": None}
+        # One after another, for what two of them put into the basket at once would not add up.
+        in_turn = {**quiet, "concurrency_id": "basket"}
         basket, model = [self.basket, self.listed, self.name], [self.about, self.history, self.seen]
-        followed = [self.progress, self.chart, self.go, self.halt, *basket, *model]
+        followed = [self.progress, self.chart, self.go, self.halt, *model]
         self.look_area.upload(self.look, self.look_area, self.seen, **quiet)
-        self.teach_area.upload(self.drop, [self.teach_area, self.basket], basket, **quiet)
-        self.add.click(self.put, [self.basket, self.name], basket, **quiet)
-        self.clear.click(self.forget, self.basket, basket, **quiet)
+        self.teach_area.upload(self.drop, [self.teach_area, self.basket], basket, **in_turn)
+        self.add.click(self.put, [self.basket, self.name], basket, **in_turn)
+        self.clear.click(self.forget, self.basket, basket, **in_turn)
         given = [self.basket, self.name, self.minutes, self.epochs, self.known]
-        started = self.go.click(self.teach, given, basket, **quiet)
-        started.success(self.follow, self.basket, followed, **following)
+        started = self.go.click(self.teach, given, basket, **in_turn)
         self.halt.click(self.stop, None, self.progress, **quiet)
         self.history.select(self.undo, None, model, **quiet)
         self.blocks.load(self.model, None, model, **quiet)
-        self.blocks.load(self.follow, self.basket, followed, **following)
+        # The browser asks for the images, so that no window that is gone gets them.
+        for begin in (started.success, self.blocks.load):
+            over = begin(self.follow, None, followed, **following)
+            over.then(self.restore, self.basket, basket, **in_turn)
 
     @_in_words
     def model(self) -> Changes:
@@ -157,12 +161,16 @@ class Page:
         epochs: int | None,
         known: bool,
     ) -> Changes:
-        """Begin an update."""
+        """Begin an update by what is in the basket, which is free for other images from then on."""
         uploads = named(basket, name)
         on_known: Known = "replay" if known else "refuse"
         options = TeachOptions(epochs=epochs or None, budget=minutes or None, known=on_known)
         self.desk.teach(uploads, options)
-        return {**self._listing(uploads), self.name: ""}
+        return {**self._listing([]), self.name: ""}
+
+    def restore(self, basket: list[Upload]) -> Changes:
+        """Put back what wasn't learned, before what was dropped meanwhile."""
+        return self._listing([*self.desk.give_back(), *basket])
 
     def stop(self) -> str:
         """End an update; what it has done so far is kept."""
@@ -175,7 +183,7 @@ class Page:
         self.desk.undo(int(event.step))
         return self.model()
 
-    def follow(self, basket: list[Upload]) -> Iterator[Changes]:
+    def follow(self) -> Iterator[Changes]:
         """Show how far an update is until it is over, and then what it did."""
         job = self.desk.job
         yield {self.progress: self._news()}
@@ -187,7 +195,7 @@ class Page:
         while job.running:
             job.wait(_SECONDS_BETWEEN_NEWS)
             yield {self.progress: self._news()}
-        yield {**self._result(), **self._listing([] if job.update else basket), **self.model()}
+        yield {**self._result(), **self.model()}
 
     def _news(self) -> str:
         job = self.desk.job

@@ -33,6 +33,7 @@ def listen(port: int | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, each))
+            listener.listen()  # until then, another could bind to the same port
         except OSError:
             listener.close()
         else:
@@ -57,9 +58,11 @@ def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
         server = _server(desk, port)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
-        while not server.started and thread.is_alive():
-            time.sleep(0.01)
         try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            if not server.started:
+                raise OSError(f"The page can't be served on port {port}; try another with --port.")
             yield f"http://{HOST}:{port}"
         finally:
             server.should_exit = True

@@ -5,7 +5,6 @@ import pytest
 
 from densekd.model.folder import TeachOptions
 from densekd.ui.desk import Desk
-from densekd.ui.server import listen
 
 
 @pytest.fixture
@@ -36,14 +35,3 @@ def test_there_must_be_something_to_learn_from(desk: Desk) -> None:
     assert desk.job is None
     desk.stop()
     desk.close()
-
-
-def test_the_page_is_for_this_computer_alone() -> None:
-    with listen(0) as listener:
-        host, port = listener.getsockname()
-        assert host == "127.0.0.1"
-        listener.listen()
-        with pytest.raises(ValueError, match=f"Port {port} is in use"):
-            listen(port)
-    with listen(None) as first:
-        assert 7860 <= first.getsockname()[1] < 7960

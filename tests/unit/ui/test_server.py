@@ -1,0 +1,42 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from densekd.ui import server
+from densekd.ui.server import listen, serving
+
+
+def test_the_page_is_for_this_computer_alone() -> None:
+    with listen(0) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_two_pages_never_have_one_port() -> None:
+    with listen(0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ValueError, match=f"Port {port} is in use"):
+            listen(port)
+    with listen(None) as first, listen(None) as second:
+        ports = [each.getsockname()[1] for each in (first, second)]
+    assert 7860 <= ports[0] < ports[1] < 7960
+
+
+class _Broken:
+    """A server that ends before it has started."""
+
+    started = should_exit = False
+
+    def run(self, sockets: list[socket.socket]) -> None:
+        pass
+
+
+def test_a_page_that_is_not_served_is_not_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_server", lambda desk, port: _Broken())
+    monkeypatch.setattr(server, "prepare", lambda: None)
+    listener = listen(0)
+    with pytest.raises(OSError, match="can't be served"), serving(tmp_path / "model", listener):
+        pytest.fail("an address was given")
+    assert listener.fileno() == -1  # it is closed
