@@ -2,6 +2,7 @@ import csv
 import json
 import re
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,42 @@ def test_compare_passes_over_compressions(trained: Path, tmp_path: Path) -> None
     result = call("compare", tmp_path)
     assert result.exit_code == 0
     assert "rdkd" in result.stdout
+
+
+def test_compare_has_the_numbers_of_the_results(tmp_path: Path) -> None:
+    known = {}
+    for method in ("gkd", "rdkd"):
+        folder = made(tmp_path, f"method.name={method}", "scenario.steps=1")
+        known[method] = json.loads((folder / "result.json").read_text())
+    made(tmp_path, "method.name=tkd", tasks=2)
+    result = call("compare", tmp_path, "--plot", tmp_path / "curves.png")
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines() if "kd" in line]
+    best_first = sorted(known, key=lambda method: -known[method][AVERAGE])
+    expected = []
+    for method in best_first:
+        last = known[method]["steps"][-1]
+        names = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
+        shares = [known[method][AVERAGE], *(last[name] for name in names)]
+        expected.append([method, *(f"{100 * share:.1f}" for share in shares), "0.1"])
+    assert rows == expected
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_passes_over_a_result_that_was_cut_off(tmp_path: Path) -> None:
+    folder = made(tmp_path, "seed=3")
+    (folder / "result.json").write_text('{"steps": [')
+    result = call("compare", tmp_path)
+    assert result.exit_code == 2
+    expected = f"Error: There is no finished run in {tmp_path}; `densekd run` makes some.\n"
+    assert result.stderr == expected
+    made(tmp_path, "seed=4")
+    assert call("compare", tmp_path).stdout.count("rdkd") == 1
+    assert call("compare", tmp_path / "none").exit_code == 2
+
+
+def test_compare_needs_no_torch() -> None:
+    code = "import sys, densekd.report.compare; print('torch' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

@@ -23,20 +23,16 @@ def compare(
     ] = None,
 ) -> None:
     """Compare the runs in a folder: what they reached, and what they kept."""
-    from densekd.report.compare import plot_outcomes, read_outcomes
+    from densekd.report.compare import finished_runs, plot_runs
+    from densekd.report.overview import AVERAGE
 
-    outcomes = read_outcomes(folder)
+    runs = finished_runs(folder)
     numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")
     table = show.table("run", numbers=numbers)
-    for outcome in reversed(outcomes):
-        parts = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
-        seconds = sum(step["seconds"] for step in outcome.result["steps"])
-        table.add_row(
-            show.safe(outcome.label),
-            show.percent(outcome.average),
-            *(show.percent(outcome.final[part]) for part in parts),
-            f"{seconds / 60:.1f}",
-        )
+    measures = (AVERAGE, "accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
+    for label, run in reversed(runs):
+        shares = [show.percent(run.measured(measure)) for measure in measures]
+        table.add_row(show.safe(label), *shares, f"{run.seconds / 60:.1f}")
     console = show.console()
     console.print(table)
     console.print(
@@ -44,5 +40,5 @@ def compare(
         "of all classes, of those learned first, of all but the last task's, of the last task's.",
     )
     if plot is not None:
-        plot_outcomes(outcomes, plot)
+        plot_runs(runs, plot)
         console.print(f"The curves are in {show.safe(plot)}.", soft_wrap=True)

@@ -1,52 +1,31 @@
 """Runs side by side: what each reached, step by step."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from densekd.experiment.grid import flat
 from densekd.report.labels import run_labels
+from densekd.report.overview import AVERAGE
+from densekd.report.runs import Run, find
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a finished run reached.
+def finished_runs(folder: Path) -> list[tuple[str, Run]]:
+    """The finished runs in a folder, or the one that it is; the best last.
 
-    Args:
-        label: what distinguishes it from the others.
-        result: the content of its ``result.json``.
+    Each comes with a label: what distinguishes it from the others.
     """
-
-    label: str
-    result: dict[str, Any]
-
-    @property
-    def final(self) -> dict[str, Any]:
-        """The record of its last step."""
-        last: dict[str, Any] = self.result["steps"][-1]
-        return last
-
-    @property
-    def average(self) -> float:
-        """Its average incremental accuracy."""
-        return float(self.result["average_incremental_accuracy"])
-
-
-def read_outcomes(folder: Path) -> list[Outcome]:
-    """All finished runs in a folder of runs, or the one that it is; the best last."""
     files = [folder / "result.json", *sorted(folder.glob("*/result.json"))]
-    every = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
-    results = [result for result in every if "steps" in result]  # a compression has none
-    if not results:
+    # Of unfinished runs, which would be read from their checkpoints, nothing is shown.
+    places = [file.parent for file in files if file.is_file()]
+    runs = [run for run in find(places).runs if run.result is not None] if places else []
+    if not runs:
         raise ValueError(f"There is no finished run in {folder}; `densekd run` makes some.")
-    labels = run_labels([flat(result["config"]) for result in results])
-    outcomes = [Outcome(label, result) for label, result in zip(labels, results, strict=True)]
-    return sorted(outcomes, key=lambda outcome: outcome.average)
+    runs.sort(key=lambda run: run.measured(AVERAGE) or 0.0)
+    # The settings as they are stored: to fill in what is new takes seconds of imports.
+    return list(zip(run_labels([flat(run.config) for run in runs]), runs, strict=True))
 
 
-def plot_outcomes(outcomes: Sequence[Outcome], file: Path) -> None:
+def plot_runs(runs: Sequence[tuple[str, Run]], file: Path) -> None:
     """Draw the accuracy on all classes seen, and on those of earlier tasks, after each step."""
     # Imported here: it takes a second, and a figure needs no screen.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -57,10 +36,9 @@ def plot_outcomes(outcomes: Sequence[Outcome], file: Path) -> None:
     panels = figure.subplots(1, 2, sharex=True)
     titles = {"accuracy": "all classes seen", "old_accuracy": "the classes of earlier tasks"}
     for panel, (name, title) in zip(panels, titles.items(), strict=True):
-        for outcome in outcomes:
-            steps = outcome.result["steps"]
-            known = [(s["classes_seen"], 100 * s[name]) for s in steps if s[name] is not None]
-            panel.plot(*zip(*known, strict=True), marker="o", label=outcome.label)
+        for label, run in runs:
+            known = [(s["classes_seen"], 100 * s[name]) for s in run.steps if s[name] is not None]
+            panel.plot(*zip(*known, strict=True), marker="o", label=label)
         panel.set_title(f"Accuracy on {title}")
         panel.set_xlabel("classes seen")
         panel.grid(alpha=0.3)

@@ -1,9 +1,10 @@
 """Experiments: what a sweep's runs reached, laid out as its file says, beside the paper."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from densekd.experiment.grid import Experiment, Target, flat, read_experiment
 from densekd.report.groups import Group
@@ -14,6 +15,7 @@ from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, Column, Kind, Row, Table, filled
 
 Point = Mapping[str, Any]
+_Item = TypeVar("_Item")
 # Of which a mean is taken, unless a table has a row or a column for each.
 _DRAWN = ("seed", "scenario.order", "order")
 # They change no result.
@@ -96,10 +98,11 @@ def experiment_tables(sweep: Sweep, methods: Mapping[Run | Compression, str]) ->
     """
     experiment = sweep.experiment
     placed = (experiment.rows, experiment.columns, *_DRAWN)
-    others = [key for key in experiment.grid if key not in placed]
+    # Of the points, not of the experiment's grid: more axes may have been given to the sweep.
+    places = [_without(entry.point, placed) for entry in sweep.entries]
     tables = []
-    for place in _distinct(sweep, others):
-        entries = [entry for entry in sweep.entries if _agrees(place, entry.point)]
+    for place in _distinct(places):
+        entries = [e for e, other in zip(sweep.entries, places, strict=True) if other == place]
         layout = _Layout(experiment, place, entries, methods)
         tables.append(layout.table(sweep.rehearsal))
     return tables
@@ -108,7 +111,8 @@ def experiment_tables(sweep: Sweep, methods: Mapping[Run | Compression, str]) ->
 def targets_of(sweeps: Sequence[Sweep], groups: Sequence[Group]) -> dict[Group, float]:
     """The paper's average incremental accuracy, as a share, of groups that it has a number for.
 
-    Runs with other settings than the experiment's, such as other data, are none of these.
+    Runs with other settings than the experiment's, such as other data, are none of these, whether
+    they were given to all runs of a sweep or to some.
     """
     found: dict[Group, float] = {}
     for sweep in sweeps:
@@ -120,7 +124,8 @@ def targets_of(sweeps: Sequence[Sweep], groups: Sequence[Group]) -> dict[Group, 
         for target in sorted(targets, key=lambda target: len(target.where)):
             for group in groups:
                 known = [points[run] for run in group.all_runs if run in points]
-                if known and all(_has(point, target.where) for point in known):
+                meant = [_meant(sweep.experiment, p) and _has(p, target.where) for p in known]
+                if known and all(meant):
                     found[group] = target.value / 100
     return found
 
@@ -154,7 +159,9 @@ class _Layout:
         where = ", ".join(_named(key, value) for key, value in self.place.items())
         title = experiment.title + (f" ({where})" if where else "")
         note = " ".join(part for part in (_READING, shortened) if part)
-        return Table(experiment.name + suffix, title, note, tuple(kept), tuple(fewer))
+        # Files are named so, and a value may be a path.
+        name = re.sub(r"[^\w.+-]+", "-", experiment.name + suffix)
+        return Table(name, title, note, tuple(kept), tuple(fewer))
 
     def _measures(self) -> list[str]:
         """What is shown in each column: the experiment's measure, and what else the paper has."""
@@ -181,13 +188,15 @@ class _Layout:
         return [ours, paper] if measure == "seconds" else [ours, paper, gap]
 
     def _ours(self, where: Point, measure: str) -> Summary | None:
-        runs = [entry.run for entry in self.entries if _agrees(where, entry.point)]
+        runs = [entry.run for entry in self.entries if _has(entry.point, where)]
         values = [run.measured(measure) for run in runs if run is not None]
         return Summary.of([value for value in values if value is not None])
 
     def _paper(self, where: Point, measure: str) -> float | None:
         """The paper's number for these values, as a share or in seconds."""
         point, column = {**self.place, **where}, self.experiment.columns
+        if not _meant(self.experiment, point):
+            return None
         for target in self.experiment.targets:
             exact = (column in target.where) == (column in where)
             if target.measure == measure and exact and _agrees(target.where, point):
@@ -202,14 +211,15 @@ class _Layout:
     def _summary(self, row: Any, columns: Sequence[Any]) -> list[Cell]:
         """Mean and variance over the columns, and the paper's."""
         where = {self.experiment.rows: row}
-        cells = [self._ours({**where, self.experiment.columns: c}, AVERAGE) for c in columns]
+        measure = self.experiment.measure
+        cells = [self._ours({**where, self.experiment.columns: c}, measure) for c in columns]
         over = Summary.of([cell.mean for cell in cells if cell is not None])
         ours = (None, None) if over is None else (over.mean, over.variance)
-        return [ours[0], self._paper(where, AVERAGE), ours[1], self._paper(where, "variance")]
+        return [ours[0], self._paper(where, measure), ours[1], self._paper(where, "variance")]
 
     def _row(self, value: Any, cells: list[Cell]) -> Row:
         where = {self.experiment.rows: value}
-        runs = [e.run for e in self.entries if e.run is not None and _agrees(where, e.point)]
+        runs = [e.run for e in self.entries if e.run is not None and _has(e.point, where)]
         how = ", ".join(sorted({schedule(run.settings) for run in runs} - {""}))
         methods = tuple(dict.fromkeys(self.methods[run] for run in runs if run in self.methods))
         return Row((str(value), *cells, how), methods)
@@ -229,6 +239,17 @@ def _share(target: Target) -> float:
     return target.value / scales.get(target.measure, 100.0)
 
 
+def _meant(experiment: Experiment, point: Point) -> bool:
+    """Whether a point has only values that the experiment's file has, but for what is drawn."""
+    settings = flat(experiment.settings)
+    own = {**{key: (value,) for key, value in settings.items()}, **experiment.grid}
+    return all(value in own.get(key, ()) for key, value in _without(point, _DRAWN).items())
+
+
+def _without(point: Point, keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in point.items() if key not in keys}
+
+
 def _has(point: Point, where: Point) -> bool:
     """Whether a point has all these values."""
     return all(key in point and point[key] == value for key, value in where.items())
@@ -240,21 +261,13 @@ def _agrees(where: Point, point: Point) -> bool:
 
 
 def _values(entries: Sequence[Entry], key: str) -> list[Any]:
-    """The values of a key, in the order of the runs; they may be lists."""
-    found: list[Any] = []
-    for entry in entries:
-        if key in entry.point and entry.point[key] not in found:
-            found.append(entry.point[key])
-    return found
+    """The values of a key, in the order of the runs."""
+    return _distinct([entry.point[key] for entry in entries if key in entry.point])
 
 
-def _distinct(sweep: Sweep, keys: Sequence[str]) -> list[dict[str, Any]]:
-    places: list[dict[str, Any]] = []
-    for entry in sweep.entries:
-        place = {key: entry.point[key] for key in keys if key in entry.point}
-        if place not in places:
-            places.append(place)
-    return places
+def _distinct(several: Sequence[_Item]) -> list[_Item]:
+    """Each once, in their order; they may be lists, which no set holds."""
+    return [item for i, item in enumerate(several) if item not in several[:i]]
 
 
 def _named(key: str, value: Any) -> str:

@@ -56,6 +56,8 @@ def _data(settings: Leaves) -> str:
         parts.append(f"classes of {file}")
     if most := settings.get("data.per_class"):
         parts.append(f"{most} images a class")
+    if settings.get("data.even"):
+        parts.append("rare classes more often")
     return ", ".join(parts)
 
 

@@ -7,10 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.experiment.config import as_tree, resolve
 from densekd.experiment.grid import flat
 from densekd.experiment.tree import read_toml
-from densekd.learn.checkpoint import Checkpoints
 from densekd.report.labels import Leaves, Protocol, schedule
 
 
@@ -35,6 +33,9 @@ class Run:
     @cached_property
     def settings(self) -> Leaves:
         """Its settings by dotted names, with those that its version didn't have yet."""
+        # Imported here, as below: it takes seconds, and finished runs can be read without.
+        from densekd.experiment.config import as_tree, resolve
+
         try:
             return flat(as_tree(resolve(self.config)))
         except ValueError:  # of a version whose settings were others
@@ -206,6 +207,8 @@ def _read(folder: Path) -> Run | Compression | None:
         return None
     if "method" not in config:
         return None
+    from densekd.learn.checkpoint import Checkpoints
+
     state = Checkpoints(folder / "learner").newest()
     return Run(folder, config, [] if state is None else state.facts["steps"], None, flat)
 

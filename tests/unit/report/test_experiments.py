@@ -162,6 +162,73 @@ def test_orders_have_a_mean_and_a_variance_and_other_keys_tables_of_their_own(
     assert (row["mean_paper"], row["variance_paper"]) == pytest.approx((0.6649, 1.29e-4))
 
 
+def added(out: Path, key: str, values: tuple[object, ...]) -> tuple[dict[object, Path], Path]:
+    """A sweep as ``--grid KEY=VALUES`` makes it, with an axis that the file doesn't have.
+
+    Its first run, by None, is of a call before that one.
+    """
+    own = {"method.name": "gkd", "scenario.steps": 1}
+    points: dict[Path, dict[str, object]] = {}
+    runs: dict[object, Path] = {}
+    for seed, value in enumerate((None, *values)):
+        more = {} if value is None else {key: value}
+        settings = {**own, **more, "seed": seed}
+        runs[value] = made(out, *(f"{name}={each}" for name, each in settings.items()))
+        points[runs[value]] = settings
+    return runs, sweep(out, "distillations", DISTILLATIONS, points)
+
+
+def test_an_axis_that_the_file_lacks_has_tables_of_its_own_without_the_paper(
+    tmp_path: Path,
+) -> None:
+    runs, folder = added(tmp_path, "memory.per_class", (5, 20))
+    _, tables = read(tmp_path, folder)
+    names = ["distillations", "distillations-per_class-5", "distillations-per_class-20"]
+    assert [table.name for table in tables] == names
+    assert tables[1].title == "Distillations (5 a class)"
+    key = "steps_1_average_incremental_accuracy"
+    for table, run in zip(tables, runs.values(), strict=True):
+        assert cells(table, 0)[key] == Summary(average(run), None, 1)
+    assert cells(tables[0], 0)[f"{key}_paper"] == pytest.approx(0.6573)
+    for table in tables[1:]:
+        assert not any("paper" in column.key or "gap" in column.key for column in table.columns)
+
+
+def test_values_that_the_file_lacks_are_none_of_the_papers(tmp_path: Path) -> None:
+    points = {}
+    for size in (5, 7):
+        point = {"method.name": "gkd", "scenario.order": 1, "memory.per_class": size}
+        points[made(tmp_path, *(f"{key}={value}" for key, value in point.items()))] = point
+    _, (own, other) = read(tmp_path, sweep(tmp_path, "orders", ORDERS, points))
+    assert cells(own, 0)["mean_paper"] == pytest.approx(0.6649)
+    assert "mean_paper" not in cells(other, 0)
+
+
+def test_a_value_that_the_files_settings_have_is_the_papers(tmp_path: Path) -> None:
+    _, folder = added(tmp_path, "memory.per_class", (5, 20))
+    with (folder / "experiment.toml").open("a") as file:
+        file.write("[settings]\nmemory.per_class = 20\n")
+    _, (_, few, many) = read(tmp_path, folder)
+    key = "steps_1_average_incremental_accuracy_paper"
+    assert key not in cells(few, 0)
+    assert cells(many, 0)[key] == pytest.approx(0.6573)
+
+
+def test_the_paper_is_not_beside_groups_with_an_axis_that_the_file_lacks(tmp_path: Path) -> None:
+    _, folder = added(tmp_path, "data.source", ("cifar10", "npz:some.npz"))
+    found = find([tmp_path])
+    groups, _ = group(found.runs)
+    targets = targets_of([read_sweep(folder, found)], groups)
+    assert len(groups) == 3
+    assert {each.protocol.data: value for each, value in targets.items()} == {"digits": 0.6573}
+
+
+def test_a_path_as_a_value_is_no_path_of_a_table(tmp_path: Path) -> None:
+    _, folder = added(tmp_path, "data.source", ("npz:../a/some.npz",))
+    _, (_, table) = read(tmp_path, folder)
+    assert table.name == "distillations-source-npz-..-a-some.npz"
+
+
 def test_what_failed_is_counted(tmp_path: Path) -> None:
     points = {made(tmp_path, "method.name=gkd"): {"method.name": "gkd", "scenario.steps": 5}}
     points[tmp_path / "gone"] = {"method.name": "rdkd", "scenario.steps": 5}
