@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 from densekd.experiment.config import resolve
 from densekd.experiment.run import run
@@ -81,15 +82,18 @@ def combination(name: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all runs are, so that they share a base where they may."""
-    return tmp_path_factory.mktemp("runs")
+def out(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Where all runs are, of all processes that test, so that they share a base where they may."""
+    own = tmp_path_factory.getbasetemp()
+    return (own if worker_id == "master" else own.parent) / "baselines"
 
 
 @pytest.fixture(scope="module")
 def forgetful(out: Path) -> Mapping[int, Result]:
     """Fine-tuning without replay, by the number of steps."""
-    return {steps: reached(out, steps, FORGETFUL) for steps in (1, 5)}
+    out.mkdir(exist_ok=True)
+    with FileLock(out / "forgetful.lock"):
+        return {steps: reached(out, steps, FORGETFUL) for steps in (1, 5)}
 
 
 @pytest.mark.slow
