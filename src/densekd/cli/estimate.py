@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.learn.watch import Report
 from densekd.methods.method import Method
@@ -17,19 +18,33 @@ class Stretch(NamedTuple):
     images: int
 
 
-def stretches(method: Method, tasks: Sequence[Task]) -> list[Stretch]:
-    """What a run goes through. Exemplars that are merged with new images are left out."""
-    found = []
-    before = 0
+def stretches(method: Method, tasks: Sequence[Task], quota: Quota) -> list[Stretch]:
+    """What a run goes through.
+
+    Args:
+        method: says which phases.
+        tasks: one after another.
+        quota: how many exemplars a class may keep.
+    """
+    found, images, classes = [], 0, 0
     for task in tasks:
-        images = len(task.train)
+        old, classes = classes, classes + len(task.classes)
+        new, kept = len(task.train), quota.of(classes)
         if method.keeps == "everything":
-            images += before
+            beside = images
         elif method.streams == "split" and task.number:
-            images *= 2  # a batch of exemplars for each batch of new images
-        before += len(task.train)
+            beside = new  # a batch of exemplars for each batch of new images
+        else:
+            beside = kept * old
+        amount = {
+            "streams": new + beside,
+            "balanced": kept * classes,
+            "held-out": round(method.held_out * kept * classes),
+        }
         for phase in method.increment if task.number else method.base:
-            found.append(Stretch(task.number, phase.name, phase.schedule.epochs * images))
+            epochs = phase.schedule.epochs
+            found.append(Stretch(task.number, phase.name, max(1, epochs * amount[phase.data])))
+        images += new
     return found
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from densekd.analysis.compress import compress
 from densekd.analysis.flatness import measure_flatness
-from densekd.cli.estimate import Estimate, stretches
+from densekd.cli.estimate import Estimate
+from densekd.cli.subjects import CompressionSubject, RunSubject, Subject
 from densekd.data.scenario import Task
 from densekd.experiment.compression import resolve_compression
 from densekd.experiment.config import resolve
@@ -14,17 +15,16 @@ from densekd.experiment.record import StepRecord
 from densekd.experiment.run import Observer, read_result, run
 from densekd.experiment.workers import Line, Progress
 from densekd.learn.watch import Report, Stopped
-from densekd.methods.method import Method
 
 
 def work(job: Job, line: Line) -> None:
     """Do a job, or what is left of it."""
     if job.kind == "compression":
         small = resolve_compression(job.tree)
-        compress(small, job.out, Telling(small.make(), line))
+        compress(small, job.out, Telling(CompressionSubject(small), line))
         return
     config = resolve(job.tree)
-    run(config, job.out, Telling(config.method.make(config.course()), line))
+    run(config, job.out, Telling(RunSubject(config), line))
     if "flatness" in job.figures:
         _flatness(job.folder, line)
 
@@ -38,8 +38,8 @@ def finished(job: Job) -> bool:
 class Telling(Observer):
     """Passes on how far a run is."""
 
-    def __init__(self, method: Method, line: Line) -> None:
-        self.method, self.line = method, line
+    def __init__(self, subject: Subject, line: Line) -> None:
+        self.subject, self.line = subject, line
         self.tasks: Sequence[Task] = ()
         self.reading = False
         self.estimate = Estimate([])
@@ -53,7 +53,7 @@ class Telling(Observer):
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
         """Tell what is done already."""
         self.tasks = tasks
-        self.estimate = Estimate(stretches(self.method, tasks))
+        self.estimate = Estimate(self.subject.stretches(tasks))
         self.line.tell(Progress("begins", self._share(done), shared=done > 0))
 
     def training(self, number: int, classes: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from densekd.cli import show
 from densekd.cli.estimate import Stretch, stretches
+from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.experiment.compression import CompressionConfig
 from densekd.experiment.config import Config
@@ -50,7 +51,8 @@ class RunSubject:
 
     def stretches(self, tasks: Sequence[Task]) -> list[Stretch]:
         """All phases of all tasks."""
-        return stretches(self.method, tasks)
+        memory = self.config.memory
+        return stretches(self.method, tasks, Quota(memory.per_class, memory.total))
 
     def done(self, done: int, total: int) -> str:
         """The number of tasks."""
@@ -94,7 +96,7 @@ class CompressionSubject:
     def stretches(self, tasks: Sequence[Task]) -> list[Stretch]:
         """All epochs of teacher and student."""
         both = zip((self.config.make_teacher(), self.config.make()), tasks, strict=True)
-        return [stretch for method, task in both for stretch in stretches(method, [task])]
+        return [each for method, task in both for each in stretches(method, [task], Quota(0))]
 
     def done(self, done: int, total: int) -> str:
         """Whether the teacher was given."""

@@ -1,6 +1,7 @@
 import pytest
 
 from densekd.cli.estimate import Estimate, Left, stretches
+from densekd.data.memory import Quota
 from densekd.data.scenario import Scenario
 from densekd.learn.watch import Report
 from densekd.methods.catalog import make_method
@@ -9,25 +10,32 @@ from densekd.methods.method import Schedule
 
 import made
 
-COURSE = Course(Schedule(epochs=10), Schedule(epochs=4))
+COURSE = Course(Schedule(epochs=10), Schedule(epochs=4), Schedule(epochs=3))
+QUOTA = Quota(per_class=2)
 TASKS = Scenario.of(made.dataset(classes=10, per_class=6), base=6, increment=2, order="natural")
 
 
-def images(name: str, options: DenseOptions | None = None) -> list[int]:
+def images(name: str, options: DenseOptions | None = None, quota: Quota = QUOTA) -> list[int]:
     method = make_method(name, options or DenseOptions(), COURSE)
-    return [stretch.images for stretch in stretches(method, TASKS)]
+    return [stretch.images for stretch in stretches(method, TASKS, quota)]
 
 
 def test_what_a_run_goes_through() -> None:
     assert images("rdkd") == [10 * 36, 4 * 2 * 12, 4 * 2 * 12]
-    assert images("rdkd", DenseOptions(streams="merged")) == [10 * 36, 4 * 12, 4 * 12]
+    assert images("rdkd", DenseOptions(streams="merged")) == [10 * 36, 4 * 24, 4 * 28]
     assert images("joint") == [10 * 36, 10 * 48, 10 * 60]
+
+
+def test_phases_on_exemplars_have_as_many_images_as_these() -> None:
+    assert images("podnet") == [10 * 36, 4 * 24, 3 * 16, 4 * 28, 3 * 20]
+    assert images("bic", quota=Quota(None, 100))[1:3] == [4 * (12 + 72), 3 * 10]
+    assert images("bic", quota=Quota(0))[2] == 1
 
 
 def test_the_time_left_follows_from_the_speed_since_the_first_report() -> None:
     now = 0.0
     method = make_method("rdkd", DenseOptions(), COURSE)
-    estimate = Estimate(stretches(method, TASKS), clock=lambda: now)
+    estimate = Estimate(stretches(method, TASKS, QUOTA), clock=lambda: now)
 
     def left(task: int, epoch: int, batch: int) -> Left | None:
         epochs = 4 if task else 10

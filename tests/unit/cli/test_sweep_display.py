@@ -12,13 +12,13 @@ from rich.console import Console
 from densekd.cli import outcome, overview
 from densekd.cli.jobs import Telling, finished
 from densekd.cli.signals import Interrupts
+from densekd.cli.subjects import RunSubject
+from densekd.experiment.config import resolve
 from densekd.experiment.grid import Experiment
 from densekd.experiment.ledger import Ledger
 from densekd.experiment.plan import Job, Sweep, plan
 from densekd.experiment.workers import Done, Failed, Halted, News, Progress, Warned
 from densekd.learn.watch import Report
-from densekd.methods.dense import Course, DenseOptions, dense
-from densekd.methods.method import Schedule
 
 from little import BY_TWO
 
@@ -168,9 +168,9 @@ class Kept:
 
 
 def test_a_run_tells_how_much_of_it_is_done() -> None:
-    course = Course(Schedule(4, 0.1), Schedule(2, 0.1))
+    training = {"base": {"epochs": 4}, "increment": {"epochs": 2}}
     line = Kept()
-    telling = Telling(dense("rdkd", DenseOptions(), course), line)
+    telling = Telling(RunSubject(resolve({"training": training})), line)
     telling.loading(1, 2)
     # 24 images in the base, and twice 12 with as many exemplars: 96, 48 and 48 to go through.
     telling.started(Path("runs"), BY_TWO, 0)
