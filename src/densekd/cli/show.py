@@ -1,11 +1,10 @@
 """How the commands show things: on a terminal, or in lines that go into a file."""
 
-import logging
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +13,8 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from densekd.learn.watch import warnings_to
 
 OnProgress = Callable[[int, int], None]
 
@@ -119,22 +120,6 @@ def percent(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
-@contextmanager
-def warnings(screen: Console) -> Iterator[None]:
+def warnings(screen: Console) -> AbstractContextManager[None]:
     """Show what the package warns of as lines, above a bar if there is one."""
-    handler = _Warnings(screen)
-    logger = logging.getLogger("densekd")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-class _Warnings(logging.Handler):
-    def __init__(self, screen: Console) -> None:
-        super().__init__(logging.WARNING)
-        self.screen = screen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.screen.print(f"Warning: {record.getMessage()}", soft_wrap=True)
+    return warnings_to(lambda words: screen.print(f"Warning: {words}", soft_wrap=True))

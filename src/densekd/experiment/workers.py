@@ -1,13 +1,12 @@
 """Processes of this machine that do jobs one after another, and what they tell of them."""
 
-import logging
 import multiprocessing
 import os
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from densekd.experiment.locks import Busy
-from densekd.learn.watch import Stopped
+from densekd.learn.watch import Stopped, warnings_to
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ Work = Callable[[Any, Line], None]
 
 def attend(work: Work, job: Any, line: Line) -> Done | Halted | Failed:
     """Do a job where it is to be done; whatever happens there is told."""
-    with _passed_on(line):
+    with warnings_to(lambda words: line.tell(Warned(words))):
         while not line.stop():
             try:
                 work(job, line)
@@ -257,23 +256,3 @@ def _cause(process: Any) -> Failed:
     if code < 0:
         return Failed(f"its process was ended by {signal.Signals(-code).name}.")
     return Failed(f"its process ended with code {code}.")
-
-
-class _Handler(logging.Handler):
-    def __init__(self, line: Line) -> None:
-        super().__init__(logging.WARNING)
-        self.line = line
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.line.tell(Warned(record.getMessage()))
-
-
-@contextmanager
-def _passed_on(line: Line) -> Iterator[None]:
-    """Tell what the package warns of."""
-    handler, logger = _Handler(line), logging.getLogger("densekd")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)

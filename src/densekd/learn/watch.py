@@ -1,6 +1,8 @@
 """How learning tells how far it is, and is asked to stop."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -60,3 +62,23 @@ def stoppable(tell: Callable[[int, int], None], watch: Watch) -> Callable[[int, 
             raise Stopped
 
     return told
+
+
+@contextmanager
+def warnings_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Pass on what the package warns of, as it is logged."""
+    handler, logger = _Handler(tell), logging.getLogger("densekd")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Handler(logging.Handler):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.tell(record.getMessage())

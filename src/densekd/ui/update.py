@@ -1,6 +1,5 @@
 """An update in a process of its own, so that the page stays quick and survives whatever happens."""
 
-import logging
 import signal
 import threading
 import time
@@ -14,7 +13,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from densekd.learn.watch import Report, Stopped
+from densekd.learn.watch import Report, Stopped, warnings_to
 from densekd.model.folder import Observer, Plan, TeachOptions, Update, teach
 
 
@@ -170,21 +169,12 @@ class _Teller(Observer):
         return self.asked.is_set()
 
 
-class _Warnings(logging.Handler):
-    def __init__(self, tell: Connection) -> None:
-        super().__init__(logging.WARNING)
-        self.connection = tell
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.connection.send(("warning", record.getMessage()))
-
-
 def _work(folder: Path, source: Path, options: TeachOptions, tell: Connection, stop: Event) -> None:
     # Ctrl-C reaches all processes of a terminal; the page's asks this one to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.getLogger("densekd").addHandler(_Warnings(tell))
     try:
-        tell.send(("update", teach(folder, source, options, _Teller(tell, stop))))
+        with warnings_to(lambda words: tell.send(("warning", words))):
+            tell.send(("update", teach(folder, source, options, _Teller(tell, stop))))
     except Stopped:
         tell.send(("stopped", True))
     except BrokenPipeError:  # the page is gone, and nobody is to be told
