@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from densekd.data.augment import Augment
 from densekd.data.dataset import PixelImages, Split
@@ -23,29 +23,14 @@ from densekd.methods.catalog import make_method
 from densekd.methods.dense import Course, DenseOptions
 from densekd.methods.method import Method, Schedule
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
-from densekd.nn.network import Features
 
 import reference
+from little import Colours
 from made import dataset
 
 SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
 ENGINE = Engine("cpu", precision="32")
 COURSE = Course(Schedule(2, 0.05, batch_size=8), Schedule(2, 0.05, batch_size=4))
-
-
-class Colours(nn.Module):
-    """A backbone that looks at the mean colour, which is all there is to see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.width = 10
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            layers = nn.Linear(3, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, self.width)
-            self.layers = nn.Sequential(*layers)
-
-    def forward(self, images: Tensor) -> Features:
-        return Features(self.layers(images.mean((2, 3))), ())
 
 
 def method(name: str, course: Course = COURSE, **options: Any) -> Method:
