@@ -80,8 +80,7 @@ def model(taught: tuple[Path, list[str]], tmp_path: Path) -> Path:
 def test_learning_says_what_was_learned_and_forgotten(taught: tuple[Path, list[str]]) -> None:
     model, (first, second) = taught
     assert first.startswith(f"Step 0: {model} learned green, red from 34 images in ")
-    rows = words(first)
-    assert rows[-1][:4] == ["all", "classes", "6", "-"]
+    assert ["all", "classes", "6", "-"] in [row[:4] for row in words(first)]
     assert second.startswith(f"Step 1: {model} learned blue, dark blue é from 18 images in ")
     update = json.loads((model / "steps/001/state.json").read_text())["facts"]["update"]
     table = {row[0]: row[2:] for row in words(second) if row[1:2] == ["classes"]}

@@ -174,8 +174,21 @@ def show_update(update: "Update", model: Path, console: Console) -> None:
         earlier = "-" if before is None else show.percent(getattr(before, part))
         table.add_row(title, show.number(count), earlier, show.percent(getattr(after, part)))
     console.print(table)
-    for line in _lost(update):
+    for line in [*_weak(update), *_lost(update)]:
         console.print(line, soft_wrap=True)
+
+
+def _weak(update: "Update") -> list[str]:
+    """Which new classes are named right less than half as often as new classes are together."""
+    mean = update.after.new or 0.0
+    weak = {
+        each.name: each.after
+        for each in update.classes
+        if each.name in update.learned and each.after is not None and each.after < mean / 2
+    }
+    worst = sorted(weak, key=lambda name: weak[name])[:_LOST]
+    listed = (f"{show.safe(name)} {show.percent(weak[name])}" for name in worst)
+    return [f"Learned least, in %: {', '.join(listed)}."] if worst else []
 
 
 def _lost(update: "Update") -> list[str]:

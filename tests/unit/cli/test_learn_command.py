@@ -1,0 +1,28 @@
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from densekd.cli.learn import show_update
+from densekd.model.folder import Accuracy, ClassChange, Update
+
+
+def test_what_was_learned_least_and_what_was_forgotten_is_named() -> None:
+    classes = (
+        ClassChange("cat", 10, 0.9, 0.5),
+        ClassChange("dog", 10, 0.5, 0.6),
+        ClassChange("7", 10, None, 0.1),
+        ClassChange("owl", 10, None, 0.9),
+        ClassChange("bee", 10, None, 0.2),
+        ClassChange("elk", 0, None, None),
+    )
+    before, after = Accuracy(0.0, 0.7, 0.28), Accuracy(0.41, 0.55, 0.46)
+    update = Update(1, ("7", "owl", "bee", "elk"), (), 90, 4, before, after, classes, 3.0)
+    console = Console(file=io.StringIO(), width=80, markup=False, highlight=False)
+    show_update(update, Path("pets"), console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines()[-3:] == [
+        "Learned least, in %: 7 10.0, bee 20.0.",
+        "Most forgotten, in %: cat 90.0 → 50.0.",
+        "Without test images: elk.",
+    ]
