@@ -1,12 +1,14 @@
 """``densekd sweep``: all runs of an experiment, of a table or a figure, say."""
 
 import difflib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from densekd.cli import show
+from densekd.cli.settings import takes
 from densekd.cli.signals import Interrupts, typed
 
 if TYPE_CHECKING:
@@ -30,7 +32,95 @@ What was stopped goes on, and what failed is tried again, when the same command 
 _HOW = "How it is carried out"
 
 
-def sweep(  # noqa: PLR0913 - one for each option
+@dataclass(frozen=True)
+class Options:
+    """What was said on the command line; None is what wasn't."""
+
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="A share of all epochs, for a rehearsal, such as 0.1.", show_default=False
+        ),
+    ] = None
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values of a setting that differs between runs, instead of the file's, or "
+            "besides its settings. Can be repeated.",
+            metavar="KEY=V1,V2",
+            show_default=False,
+        ),
+    ] = None
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--override",
+            "-o",
+            help="A setting of all runs. Can be repeated.",
+            metavar="KEY=VALUE",
+            show_default=False,
+        ),
+    ] = None
+    data: Annotated[
+        str | None,
+        typer.Option(help="See `densekd data list`.", metavar="SOURCE", show_default=False),
+    ] = None
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where CIFAR is, if not in DENSEKD_DATA.", show_default=False),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many runs go on at a time; half as many as there are processors by default.",
+            rich_help_panel=_HOW,
+            show_default=False,
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Processes of this machine, or a Ray cluster.", rich_help_panel=_HOW),
+    ] = "local"
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the Ray cluster; without it, this machine is one.",
+            rich_help_panel=_HOW,
+            show_default=False,
+        ),
+    ] = None
+
+    def plan(self, file: Path, out: Path) -> "Sweep":
+        """All runs of the experiment in a file, as they were asked for."""
+        from densekd.experiment.grid import read_experiment
+        from densekd.experiment.plan import plan
+        from densekd.experiment.tree import override
+
+        if self.address is not None and self.engine != "ray":
+            raise ValueError("--address is that of a Ray cluster; give --engine ray with it.")
+        place = None if self.data_dir is None else str(self.data_dir)
+        given = {k: v for k, v in (("source", self.data), ("dir", place)) if v is not None}
+        changes = override({"data": given} if given else {}, self.override or [])
+        return plan(read_experiment(file).with_axes(self.grid or []), out, changes, self.scale)
+
+    def start(self) -> "Workers | Cluster":
+        """Where runs are computed."""
+        from densekd.cli.jobs import work
+        from densekd.experiment.cluster import Cluster
+        from densekd.experiment.workers import Workers, cores, threads_each
+
+        # A run gains by a second thread, and each holds its data in memory.
+        usual = max(1, cores() // 2)
+        if self.engine == "ray":
+            return Cluster(work, self.address, self.workers, threads_each(usual))
+        count = self.workers or usual
+        return Workers(work, count, threads_each(count))
+
+
+@takes(Options)
+def sweep(
+    options: Options,
     experiment: Annotated[
         str,
         typer.Argument(
@@ -42,63 +132,7 @@ def sweep(  # noqa: PLR0913 - one for each option
     out: Annotated[
         Path, typer.Option(help="The folder that has a folder for each run.", metavar="FOLDER")
     ] = Path("runs"),
-    scale: Annotated[
-        float | None,
-        typer.Option(
-            help="A share of all epochs, for a rehearsal, such as 0.1.", show_default=False
-        ),
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Values of a setting that differs between runs, instead of the file's, or "
-            "besides its settings. Can be repeated.",
-            metavar="KEY=V1,V2",
-            show_default=False,
-        ),
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--override",
-            "-o",
-            help="A setting of all runs. Can be repeated.",
-            metavar="KEY=VALUE",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="See `densekd data list`.", metavar="SOURCE", show_default=False),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Where CIFAR is, if not in DENSEKD_DATA.", show_default=False),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How many runs go on at a time; half as many as there are processors by default.",
-            rich_help_panel=_HOW,
-            show_default=False,
-        ),
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option(help="Processes of this machine, or a Ray cluster.", rich_help_panel=_HOW),
-    ] = "local",
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the Ray cluster; without it, this machine is one.",
-            rich_help_panel=_HOW,
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the runs.", rich_help_panel=_HOW)
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print what became of it as JSON, all else on stderr.")
     ] = False,
@@ -109,44 +143,19 @@ def sweep(  # noqa: PLR0913 - one for each option
     Ends with code 1 if a run failed.
     """
     from densekd.cli import outcome
-    from densekd.experiment.grid import read_experiment
-    from densekd.experiment.plan import plan
     from densekd.files import to_json
 
-    if address is not None and engine != "ray":
-        raise ValueError("--address is that of a Ray cluster; give --engine ray with it.")
     file = _find(experiment)
-    changes = _changes(data, data_dir, override or [])
-    planned = plan(read_experiment(file).with_axes(grid or []), out, changes, scale)
+    planned = options.plan(file, out)
     if dry_run:
         outcome.show_plan(planned, show.console())
         return
-    ledger = _carry_out(planned, file, _Engine(engine, address, workers), quiet)
+    ledger = _carry_out(planned, file, options, quiet)
     if json:
         typer.echo(to_json(outcome.as_json(ledger)), nl=False)
     outcome.show_outcome(ledger, show.console(stderr=json))
     if any(ledger.entry(job)["state"] == "failed" for job in planned.jobs):
         raise typer.Exit(1)
-
-
-class _Engine(NamedTuple):
-    """Where runs are computed."""
-
-    name: str
-    address: str | None
-    workers: int | None
-
-    def start(self) -> "Workers | Cluster":
-        from densekd.cli.jobs import work
-        from densekd.experiment.cluster import Cluster
-        from densekd.experiment.workers import Workers, cores, threads_each
-
-        # A run gains by a second thread, and each holds its data in memory.
-        usual = max(1, cores() // 2)
-        if self.name == "ray":
-            return Cluster(work, self.address, self.workers, threads_each(usual))
-        count = self.workers or usual
-        return Workers(work, count, threads_each(count))
 
 
 def _find(experiment: str) -> Path:
@@ -164,16 +173,7 @@ def _find(experiment: str) -> Path:
     raise ValueError(f"There is no experiment {experiment!r} in the folder {folder}; {meant}")
 
 
-def _changes(data: str | None, data_dir: Path | None, assignments: list[str]) -> dict[str, Any]:
-    """The settings of all runs that were given as options, as a tree."""
-    from densekd.experiment.tree import override
-
-    options = {"source": data, "dir": None if data_dir is None else str(data_dir)}
-    known = {key: value for key, value in options.items() if value is not None}
-    return override({"data": known} if known else {}, assignments)
-
-
-def _carry_out(sweep: "Sweep", file: Path, engine: _Engine, quiet: bool) -> "Ledger":
+def _carry_out(sweep: "Sweep", file: Path, options: Options, quiet: bool) -> "Ledger":
     from densekd.cli.jobs import finished
     from densekd.cli.outcome import summary
     from densekd.experiment.ledger import Ledger, opened
@@ -184,20 +184,20 @@ def _carry_out(sweep: "Sweep", file: Path, engine: _Engine, quiet: bool) -> "Led
         left = ledger.unfinished()
         if not quiet:
             typer.echo(summary(sweep, len(left)), err=True)
-        said = _do(ledger, engine, interrupts, quiet) if left else None
+        said = _do(ledger, options, interrupts, quiet) if left else None
         if said is not None:
             typer.echo(f"{said}, repeat: {typed()}", err=True)
             raise typer.Exit(interrupts.exit_code)
         return ledger
 
 
-def _do(ledger: "Ledger", engine: _Engine, interrupts: Interrupts, quiet: bool) -> str | None:
+def _do(ledger: "Ledger", options: Options, interrupts: Interrupts, quiet: bool) -> str | None:
     """Do what is left; what to say if it was interrupted."""
     from densekd.cli.overview import overseeing
     from densekd.experiment.sweep import carry_out
 
     try:
-        pool = engine.start()
+        pool = options.start()
         try:
             with overseeing(ledger, interrupts, quiet=quiet) as overseer:
                 done = carry_out(ledger, pool, overseer)
