@@ -1,18 +1,16 @@
 """What is seen of a run while it goes on, on stderr."""
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import rich.progress as bars
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import Console
 
 from densekd.cli import show
 from densekd.cli.estimate import Estimate, Left
 from densekd.cli.signals import Interrupts
 from densekd.cli.subjects import subject_of
+from densekd.cli.voice import Bars, Silent, Spoken
 from densekd.data.scenario import Task
 from densekd.experiment.compression import CompressionConfig
 from densekd.experiment.config import Config
@@ -37,33 +35,19 @@ def watching(config: Settings, interrupts: Interrupts, *, quiet: bool) -> Iterat
             yield Lines(console, config, interrupts)
 
 
-class Quiet(Observer):
+class Quiet(Silent, Observer):
     """Says nothing, but stops when it should."""
 
-    def __init__(self, interrupts: Interrupts) -> None:
-        self.interrupts = interrupts
 
-    def stop(self) -> bool:
-        """Whether a signal was received."""
-        return self.interrupts.received is not None
-
-
-class Lines(Quiet):
+class Lines(Spoken, Observer):
     """A line for each task, and now and then one about how far it is, as suits a file."""
 
     def __init__(self, console: Console, config: Settings, interrupts: Interrupts) -> None:
-        super().__init__(interrupts)
-        interrupts.on_first = self.stopping
-        self.console = console
+        super().__init__(console, interrupts)
         self.config, self.subject = config, subject_of(config)
         self.tasks: Sequence[Task] = ()
         self.estimate = Estimate([])
         self.pace = show.Pace()
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        # Softly, so that a path can be copied from a terminal that is too narrow for it.
-        self.console.print(text, soft_wrap=True)
 
     def loading(self, done: int, total: int) -> None:
         """Say how much of the data was read."""
@@ -98,11 +82,7 @@ class Lines(Quiet):
         """Say how well a task was learned."""
         self.say(self.subject.outcome(record, self.tasks[record.number].classes))
 
-    def stopping(self) -> None:
-        """Acknowledge a signal, from within its handler, where the console may be in use."""
-        with suppress(OSError):  # nothing may keep a run from being saved
-            os.write(2, f"{self.farewell()}\n".encode())
-
+    @property
     def farewell(self) -> str:
         """What is said on a signal."""
         unit = "batch" if self.config.engine.devices == 1 else "epoch"
@@ -113,24 +93,13 @@ class Lines(Quiet):
         return f"{self.subject.task(number, len(self.tasks))} · {doing}"
 
 
-class Bar(bars.Progress):
-    """A bar with what it is about before it, and details in the lines below."""
+class Bar(Bars):
+    """A bar for one thing at a time."""
 
     def __init__(self, console: Console) -> None:
-        self.details = ""
-        text, amount = (
-            bars.TextColumn(f"{{task.{part}}}", markup=False)
-            for part in ("description", "fields[amount]")
-        )
-        super().__init__(text, bars.BarColumn(32), amount, console=console, transient=True)
+        super().__init__(console, width=32)
         # Unseen until there is something to show, which may be at the end of a short run.
         self.task = self.add_task("", total=None, visible=False, amount="")
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """The bar, and the details if there are any."""
-        yield from super().get_renderables()
-        if self.details:
-            yield Text(self.details, style="dim")
 
     def draw(self, label: str, done: int = 0, total: int = 0, amount: str = "") -> None:
         """Show how far it is, or, with a total of 0, that something is going on."""
@@ -188,7 +157,7 @@ class Screen(Lines):
 
     def stopping(self) -> None:
         """Acknowledge a signal where the bar will show it when it is next drawn."""
-        self.bar.details = self.farewell()
+        self.bar.details = self.farewell
 
 
 def _epoch(report: Report, left: Left | None) -> str:

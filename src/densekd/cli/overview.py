@@ -1,17 +1,16 @@
 """What is seen of a sweep while it goes on, on stderr."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import rich.progress as bars
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import Console
 
 from densekd.cli import show
 from densekd.cli.signals import Interrupts
+from densekd.cli.voice import Bars, Silent, Spoken
 from densekd.experiment.ledger import Ledger
 from densekd.experiment.plan import Job
 from densekd.experiment.run import read_result
@@ -26,40 +25,28 @@ def overseeing(ledger: Ledger, interrupts: Interrupts, *, quiet: bool) -> Iterat
     if quiet:
         yield Quiet(interrupts)
     elif console.is_terminal:
-        with Bars(console) as drawn:
+        with Bars(console, width=24) as drawn:
             yield Screen(drawn, ledger, interrupts)
     else:
         yield Lines(console, ledger, interrupts)
 
 
-class Quiet(Overseer):
+class Quiet(Silent, Overseer):
     """Says nothing, but stops when it should."""
 
-    def __init__(self, interrupts: Interrupts) -> None:
-        self.interrupts = interrupts
 
-    def stop(self) -> bool:
-        """Whether a signal was received."""
-        return self.interrupts.received is not None
-
-
-class Lines(Quiet):
+class Lines(Spoken, Overseer):
     """A line for each job that begins or ends, and now and then one about all, for a file."""
 
     def __init__(self, console: Console, ledger: Ledger, interrupts: Interrupts) -> None:
-        super().__init__(interrupts)
-        interrupts.on_first = self.stopping
-        self.console, self.ledger = console, ledger
+        super().__init__(console, interrupts)
+        self.ledger = ledger
         self.pace = show.Pace()
         self.running: dict[str, Progress] = {}
         self.warned: set[str] = set()
         self.since = time.monotonic()
         # Of each job that went on in this call, the share that was done before it.
         self.before: dict[str, float] = {}
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        self.console.print(text, soft_wrap=True)
 
     def began(self, job: Job) -> None:
         """Say that a job begins."""
@@ -116,31 +103,10 @@ class Lines(Quiet):
         elapsed = time.monotonic() - self.since
         return elapsed * rest / gained if gained > 0.02 else None
 
-    def stopping(self) -> None:
-        """Acknowledge a signal, from within its handler, where the console may be in use."""
-        with suppress(OSError):  # nothing may keep runs from being saved
-            os.write(2, f"{_FAREWELL}\n".encode())
-
-
-_FAREWELL = "Stopping all runs after their batch; Ctrl-C leaves at once."
-
-
-class Bars(bars.Progress):
-    """A bar for each job that goes on, and a line about all below them."""
-
-    def __init__(self, console: Console) -> None:
-        self.below = ""
-        text, doing = (
-            bars.TextColumn(f"{{task.{part}}}", markup=False)
-            for part in ("description", "fields[doing]")
-        )
-        super().__init__(text, bars.BarColumn(24), doing, console=console, transient=True)
-
-    def get_renderables(self) -> Iterator[RenderableType]:
-        """The bars, and the line if there is one."""
-        yield from super().get_renderables()
-        if self.below:
-            yield Text(self.below, style="dim")
+    @property
+    def farewell(self) -> str:
+        """What is said on a signal."""
+        return "Stopping all runs after their batch; Ctrl-C leaves at once."
 
 
 class Screen(Lines):
@@ -154,7 +120,7 @@ class Screen(Lines):
     def began(self, job: Job) -> None:
         """Show a bar."""
         self.running[job.label] = Progress("begins")
-        self.tasks[job.label] = self.bars.add_task(show.safe(job.label), total=1.0, doing="begins")
+        self.tasks[job.label] = self.bars.add_task(show.safe(job.label), total=1.0, amount="begins")
         self.sum_up()
 
     def heard(self, job: Job, news: News) -> None:
@@ -168,13 +134,13 @@ class Screen(Lines):
         """Show how far a job is."""
         left = "" if progress.left is None else f", {show.duration(progress.left)} left"
         bar = self.tasks[job.label]
-        self.bars.update(bar, completed=progress.share, doing=f"{progress.doing}{left}")
+        self.bars.update(bar, completed=progress.share, amount=f"{progress.doing}{left}")
 
     def sum_up(self) -> None:
         """Show how far all of it is, unless a signal was acknowledged there."""
         if self.interrupts.received is None:
-            self.bars.below = " · ".join(self.counts())
+            self.bars.details = " · ".join(self.counts())
 
     def stopping(self) -> None:
         """Acknowledge a signal where it will show when the bars are next drawn."""
-        self.bars.below = _FAREWELL
+        self.bars.details = self.farewell

@@ -1,8 +1,7 @@
 """What is seen of a model while it is taught, on stderr."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -10,6 +9,7 @@ from densekd.cli import show
 from densekd.cli.display import Bar
 from densekd.cli.estimate import Estimate, Stretch
 from densekd.cli.signals import Interrupts
+from densekd.cli.voice import Silent, Spoken
 from densekd.learn.watch import Report
 from densekd.model.folder import Observer, Plan
 
@@ -28,30 +28,17 @@ def watching(interrupts: Interrupts, *, quiet: bool) -> Iterator[Observer]:
             yield Lines(console, interrupts)
 
 
-class Quiet(Observer):
+class Quiet(Silent, Observer):
     """Says nothing, but stops when it should."""
 
-    def __init__(self, interrupts: Interrupts) -> None:
-        self.interrupts = interrupts
 
-    def stop(self) -> bool:
-        """Whether a signal was received."""
-        return self.interrupts.received is not None
-
-
-class Lines(Quiet):
+class Lines(Spoken, Observer):
     """What will be done, and now and then how far it is, as suits a file."""
 
     def __init__(self, console: Console, interrupts: Interrupts) -> None:
-        super().__init__(interrupts)
-        interrupts.on_first = self.stopping
-        self.console = console
+        super().__init__(console, interrupts)
         self.estimate = Estimate([])
         self.pace = show.Pace()
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        self.console.print(text, soft_wrap=True)
 
     def reading(self, done: int, total: int) -> None:
         """Say how many images were read."""
@@ -86,11 +73,6 @@ class Lines(Quiet):
             epoch = f"{report.phase}, {epoch}"
         return epoch if left is None else f"{epoch}, {show.duration(left.run)} left"
 
-    def stopping(self) -> None:
-        """Acknowledge a signal, from within its handler, where the console may be in use."""
-        with suppress(OSError):  # nothing may keep an update from being saved
-            os.write(2, b"Stopping after this batch; Ctrl-C leaves at once.\n")
-
 
 class Screen(Lines):
     """A bar for what is going on, below what stays."""
@@ -117,7 +99,7 @@ class Screen(Lines):
 
     def stopping(self) -> None:
         """Acknowledge a signal where the bar will show it when it is next drawn."""
-        self.bar.details = "Stopping after this batch; Ctrl-C leaves at once."
+        self.bar.details = self.farewell
 
 
 def _speed(report: Report) -> str:
