@@ -38,7 +38,7 @@ class UnreadableImage(ValueError):
     """An image file can't be read; the message is a short reason."""
 
 
-def open_rgb(file: Path | bytes) -> Image.Image:
+def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
     """An image in RGB and upright, read to its end.
 
     Transparent parts become white. 16-bit levels are scaled to 8 bits, and so are floats, whose
@@ -46,11 +46,16 @@ def open_rgb(file: Path | bytes) -> Image.Image:
 
     Args:
         file: its path, or its content.
+        crop: the size of the `centre_crop` that it is for. A photo that is much larger is then
+            decoded at an eighth, a quarter or half of its size, where its format can do that, but
+            at no less than twice what the crop is resized to.
 
     Raises:
         UnreadableImage: it is missing, not an image, damaged or too large.
     """
     with _reading(file) as image:
+        if crop is not None:
+            image.draft(None, (2 * _resized(crop),) * 2)
         image.load()
         return upright_rgb(image)
 
@@ -105,8 +110,7 @@ def centre_crop(image: Image.Image, size: int) -> Tensor:
         uint8 ``[3, size, size]``.
     """
     shorter = min(image.size)
-    resized = round(size * 256 / 224)
-    width, height = (int(resized * side / shorter) for side in image.size)
+    width, height = (int(_resized(size) * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
     # Only what stays is computed: an image of 1 x 50,000 pixels would first grow to gigabytes.
     x, y = image.width / width, image.height / height
@@ -152,7 +156,7 @@ class CropDataset(data.Dataset[Tensor]):
         index, seed = item
         file = self.images.files[index]
         try:
-            image = open_rgb(file)
+            image = open_rgb(file, self.images.size if seed is None else None)
         except UnreadableImage as error:
             name = f"Image {index}" if isinstance(file, bytes) else repr(str(file))
             raise UnreadableImage(
@@ -182,7 +186,7 @@ def decode_all(
 
     def decode(i: int) -> str | None:
         try:
-            pixels[i] = centre_crop(open_rgb(files[i]), size)
+            pixels[i] = centre_crop(open_rgb(files[i], size), size)
         except UnreadableImage as error:
             return str(error)
         return None
@@ -301,6 +305,11 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
         peak = float(levels.max())
         full = next((scale for scale in (1.0, 255.0) if peak <= scale), full)
     return Image.fromarray(np.rint((levels / full).clip(0, 1) * 255).astype(np.uint8))
+
+
+def _resized(size: int) -> int:
+    """What the shorter side is brought to before a test crop of that size."""
+    return round(size * 256 / 224)
 
 
 def _resize(image: Image.Image, size: int, box: tuple[float, float, float, float]) -> Tensor:

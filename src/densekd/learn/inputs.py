@@ -120,7 +120,7 @@ def _stacked(pictures: list[Picture], size: int | None) -> Tensor:
     def pixels(picture: Picture) -> Tensor:
         if isinstance(picture, np.ndarray | Tensor):
             return _one(picture, size)
-        image = _opened(picture)
+        image = _opened(picture, size)
         if size is not None:
             return centre_crop(image, size)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
@@ -145,10 +145,10 @@ def _one(array: NDArray[Any] | Tensor, size: int | None) -> Tensor:
     return centre_crop(Image.fromarray(batch.pixels[0].permute(1, 2, 0).numpy()), size)
 
 
-def _opened(picture: Path | str | Image.Image) -> Image.Image:
+def _opened(picture: Path | str | Image.Image, size: int | None) -> Image.Image:
     if isinstance(picture, Image.Image):
         return upright_rgb(picture.copy())
     try:
-        return open_rgb(Path(picture))
+        return open_rgb(Path(picture), size)
     except UnreadableImage as error:
         raise UnreadableImage(f"{str(picture)!r} can't be read ({error}).") from error

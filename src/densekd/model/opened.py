@@ -115,8 +115,9 @@ class Model:
         Raises:
             UnreadableImage: a file isn't an image, or damaged.
         """
-        read = list(in_threads(lambda image: centre_crop(_rgb(image), self.image_size), images))
-        return torch.stack(read) if read else torch.empty(0, 3, *[self.image_size] * 2).byte()
+        size = self.image_size
+        read = list(in_threads(lambda image: centre_crop(_rgb(image, size), size), images))
+        return torch.stack(read) if read else torch.empty(0, 3, size, size).byte()
 
     def scores(self, images: Tensor) -> Tensor:
         """What the method predicts by: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
@@ -188,10 +189,10 @@ def empty_learner(config: Config, mean: Channels, std: Channels) -> Learner:
     return make_learner(config, dataset, make_engine(config))
 
 
-def _rgb(image: Picture) -> Image.Image:
+def _rgb(image: Picture, size: int) -> Image.Image:
     if isinstance(image, Path):
         try:
-            return open_rgb(image)
+            return open_rgb(image, size)
         except UnreadableImage as error:
             raise UnreadableImage(f"{str(image)!r} can't be read: {error}.") from error
     if isinstance(image, Image.Image):

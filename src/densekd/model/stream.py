@@ -84,6 +84,6 @@ def _answered(model: Model, files: Sequence[Path], top: int) -> list[Answer]:
 def _decoded(file: Path, size: int) -> torch.Tensor | str:
     """The pixels of a file, or why there are none."""
     try:
-        return centre_crop(open_rgb(file), size)
+        return centre_crop(open_rgb(file, size), size)
     except UnreadableImage as error:
         return str(error)

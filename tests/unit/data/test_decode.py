@@ -275,6 +275,20 @@ def test_the_test_crop_is_the_centre_of_the_resized_image(
     assert difference.mean() < 0.5
 
 
+@pytest.mark.parametrize(("ending", "decoded"), [("jpg", (256, 192)), ("png", (2048, 1536))])
+def test_a_large_photo_is_decoded_no_larger_than_its_crop_needs(
+    ending: str, decoded: tuple[int, int], tmp_path: Path
+) -> None:
+    photo, file = noise(40, 30).resize((2048, 1536), Image.Resampling.BICUBIC), tmp_path / "photo"
+    photo.save(file, {"jpg": "JPEG", "png": "PNG"}[ending])
+    image = open_rgb(file, crop=64)
+    assert image.size == decoded
+    assert open_rgb(file).size == open_rgb(file, crop=600).size == (2048, 1536)
+    difference = centre_crop(image, 64).int() - centre_crop(open_rgb(file), 64).int()
+    assert difference.abs().max() <= 3
+    assert difference.abs().float().mean() < 0.5
+
+
 def test_crops_of_a_very_long_image_stay_small() -> None:
     image = Image.new("RGB", (1, 1_000_000), (255, 0, 0))
     for crop in (
