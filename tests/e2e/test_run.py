@@ -206,6 +206,15 @@ def test_a_base_is_trained_once(
     assert numbers(results[0]) == numbers(results[1])
 
 
+@pytest.mark.parametrize(("network", "times"), [("resnet8", 1), ("podnet14", 0)])
+def test_a_network_that_a_method_is_not_meant_for_is_warned_of(
+    network: str, times: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Stopped):
+        run(short(network=network, method={"name": "podnet"}), tmp_path, Brief())
+    assert sum("is meant for the networks podnet14" in told for told in caplog.messages) == times
+
+
 def test_a_base_of_its_own_for_all_that_matters_to_it(tmp_path: Path) -> None:
     def bases(**changes: Any) -> int:
         """How many bases there are after a run was begun."""

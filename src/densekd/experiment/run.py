@@ -1,6 +1,7 @@
 """A run: one method through all tasks, in a folder from which it can go on at any time."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,8 @@ from densekd.learn.evaluate import Evaluation, evaluate
 from densekd.learn.learner import Learned, Learner
 from densekd.learn.watch import Report, Watch, stoppable
 from densekd.methods.catalog import what_kd_does
+
+logger = logging.getLogger(__name__)
 
 
 class Observer(Watch):
@@ -79,6 +82,17 @@ def run(config: Config, out: Path, observer: Observer | None = None) -> dict[str
         return _Run(config, folder, engine, observer).finish()
 
 
+def _warn_of_network(config: Config) -> None:
+    """PODNet and AFC compare the maps of a network that was made for it."""
+    method, network = config.method.host, config.network
+    if method in ("podnet", "afc") and not network.startswith("podnet"):
+        logger.warning(
+            "%s is meant for the networks podnet14, podnet32, ... and podnet18; of %s it compares "
+            "maps that are rectified.",
+            *(method, network),
+        )
+
+
 class _Run:
     def __init__(self, config: Config, folder: Path, engine: Engine, observer: Observer) -> None:
         self.config, self.folder, self.engine, self.observer = config, folder, engine, observer
@@ -96,6 +110,7 @@ class _Run:
         self._resume()
         if self.engine.first:
             write_atomically(self.folder / "config.toml", as_toml(self.config))
+            _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)
         events = self.folder / "tensorboard"
