@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from rich.progress import track
 
-from densekd.losses.dense import pool_mean_divergence
 from densekd.losses.groups import Blocks, listed_divergence
+from densekd.losses.pool_mean import pool_mean_divergence
 
 ROUTES: dict[str, Callable[[Blocks], torch.Tensor]] = {
     "list": lambda blocks: listed_divergence(blocks).mean(1),

@@ -28,18 +28,18 @@ from densekd.data.augment import Augment
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Task
-from densekd.experiment.board import Board
-from densekd.learn.checkpoint import Checkpoints
-from densekd.learn.engine import Engine
-from densekd.learn.learner import Learner, Settings
-from densekd.learn.watch import Report, Watch
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.catalog import make_method
-from densekd.methods.dense import Course, DenseOptions
 from densekd.methods.method import Method, Schedule
+from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.registry import make_method
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet
+from densekd.runs.tensorboard import TensorBoardWriter
+from densekd.training.callbacks import Callback, TrainingProgress
+from densekd.training.checkpoint import Checkpoints
+from densekd.training.engine import Engine
+from densekd.training.learner import Learner, Settings
 
 BATCH = 128
 MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)
@@ -96,15 +96,17 @@ class Bare:
         self.optimiser.step()
 
 
-class Turns(Watch):
+class Turns(Callback):
     """Lets the others have a turn after each step of the engine, and keeps the times."""
 
-    def __init__(self, board: Board, others: dict[str, Bare], tick: Callable[[], None]) -> None:
+    def __init__(
+        self, board: TensorBoardWriter, others: dict[str, Bare], tick: Callable[[], None]
+    ) -> None:
         self.board, self.others, self.tick = board, others, tick
         self.times: dict[str, list[float]] = {"engine": [], **{name: [] for name in others}}
         self.since: float | None = None
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.board.report(report)
 
     def stop(self) -> bool:
@@ -140,18 +142,18 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     engine = Engine("cpu")
     increments = Schedule(epochs=1, lr=0.01)
-    method = make_method("rdkd", DenseOptions(), Course(increments, increments))
+    method = make_method("rdkd", DenseOptions(), Schedules(increments, increments))
     learner = learned(method, engine)
-    course = Course(increments, Schedule(epochs=arguments.epochs, lr=0.01))
-    learner.method = make_method("rdkd", DenseOptions(), course)
+    schedules = Schedules(increments, Schedule(epochs=arguments.epochs, lr=0.01))
+    learner.method = make_method("rdkd", DenseOptions(), schedules)
     others = {"bare": Bare(engine.precision, True), "bare, NCHW fp32": Bare("32", False)}
     steps = arguments.epochs * 10
     with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as bars:
         bar = bars.add_task("steps", total=steps)
-        board = Board(Path(folder) / "board", learner.method)
+        board = TensorBoardWriter(Path(folder) / "board", learner.method)
         turns = Turns(board, others, lambda: bars.advance(bar))
         task = made_task(2, sum(OLD), NEW, BATCH)
-        learner.learn(task, watch=turns, checkpoints=Checkpoints(Path(folder) / "epochs"))
+        learner.learn(task, callback=turns, checkpoints=Checkpoints(Path(folder) / "epochs"))
         board.close()
     show(turns.times, engine)
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, Task
-from densekd.learn.checkpoint import Checkpoints, State
-from densekd.learn.engine import Engine
-from densekd.learn.learner import Learner, Settings
-from densekd.learn.watch import Report, Stopped, Watch
 from densekd.methods.method import Method
 from densekd.methods.terms import Step, View
 from densekd.nn.network import Features, Network, Outputs
+from densekd.training.callbacks import Callback, Stopped, TrainingProgress
+from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.engine import Engine
+from densekd.training.learner import Learner, Settings
 
 from made import dataset
 
@@ -47,14 +47,14 @@ def learner(how: Method, per_class: int = 2) -> Learner:
     return Learner(Colours(), how, memory, Settings(augment, 1, ENGINE))
 
 
-class Reports(Watch):
+class Reports(Callback):
     """Keeps what ends an epoch, and asks to stop after ``batches`` batches."""
 
     def __init__(self, batches: int = -1) -> None:
         self.left, self.asked = batches, 0
-        self.ends: list[Report] = []
+        self.ends: list[TrainingProgress] = []
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         if report.ends_epoch:
             self.ends.append(report)
 
@@ -70,11 +70,11 @@ class Reports(Watch):
 
 def through(how: Method, scenario: Scenario, per_class: int = 2) -> tuple[Learner, Reports]:
     """Learn all tasks, with losses that are finite."""
-    each, watch = learner(how, per_class), Reports()
+    each, callback = learner(how, per_class), Reports()
     for task in scenario:
-        each.learn(task, watch=watch)
-    assert all(torch.tensor(list(r.losses.values())).isfinite().all() for r in watch.ends)
-    return each, watch
+        each.learn(task, callback=callback)
+    assert all(torch.tensor(list(r.losses.values())).isfinite().all() for r in callback.ends)
+    return each, callback
 
 
 def same(first: State, second: State) -> bool:
@@ -93,16 +93,16 @@ def check_resumes(method: Callable[[], Method], tasks: Iterable[Task], folder: P
         return Learner.load(folder / f"{number}", *parts)
 
     for task in tasks:
-        whole, watch = loaded(task.number), Reports()
-        whole.learn(task, watch=watch)
+        whole, callback = loaded(task.number), Reports()
+        whole.learn(task, callback=callback)
         whole.save(folder / f"{task.number + 1}")
-        for batches in range(1, watch.asked + 1, 3):
+        for batches in range(1, callback.asked + 1, 3):
             checkpoints = Checkpoints(folder / f"{task.number}-{batches}")
             with pytest.raises(Stopped):
-                loaded(task.number).learn(task, watch=Reports(batches), checkpoints=checkpoints)
+                loaded(task.number).learn(task, callback=Reports(batches), checkpoints=checkpoints)
             resumed, rest = loaded(task.number), Reports()
-            resumed.learn(task, watch=rest, checkpoints=checkpoints)
-            assert rest.asked == watch.asked - batches
+            resumed.learn(task, callback=rest, checkpoints=checkpoints)
+            assert rest.asked == callback.asked - batches
             assert same(resumed.state(), whole.state())
 
 

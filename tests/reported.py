@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from densekd.config.schema import Config, as_toml, as_tree, resolve
+from densekd.config.settings_tree import override
 from densekd.data.scenario import task_sizes
-from densekd.experiment.config import Config, as_toml, as_tree, resolve
-from densekd.experiment.record import StepRecord, result_of, versions
-from densekd.experiment.run import run_folder
-from densekd.experiment.tree import override
 from densekd.files import write_atomically, write_json
-from densekd.learn.checkpoint import Checkpoints, State
 from densekd.metrics import Matrix, step_metrics
+from densekd.runs.record import StepRecord, result_of, versions
+from densekd.runs.run import run_folder
+from densekd.training.checkpoint import Checkpoints, State
 
 _PER_CLASS = 40
 

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario
-from densekd.learn.checkpoint import Checkpoints, State
-from densekd.learn.engine import Engine
-from densekd.learn.learner import Learner, Settings
-from densekd.learn.watch import Report, Stopped, Watch
-from densekd.methods.dense import Course
 from densekd.methods.method import Method, Schedule
+from densekd.methods.paper import Schedules
 from densekd.nn.network import Features
+from densekd.training.callbacks import Callback, Stopped, TrainingProgress
+from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.engine import Engine
+from densekd.training.learner import Learner, Settings
 
 from made import dataset
 
@@ -25,7 +25,7 @@ SINGLES = Scenario.of(dataset(6, 6), base=4, steps=2)
 BASE = Schedule(2, 0.05, batch_size=8, weight_decay=0.01)
 INCREMENT = Schedule(2, 0.02, batch_size=5, weight_decay=0.01)
 FINISH = Schedule(2, 0.05, decay="constant", batch_size=5, weight_decay=0.01)
-COURSE = Course(BASE, INCREMENT, FINISH)
+COURSE = Schedules(BASE, INCREMENT, FINISH)
 ENGINE = Engine("cpu", precision="32")
 
 
@@ -67,17 +67,17 @@ def learned(
     return each
 
 
-class Reports(Watch):
+class Reports(Callback):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Report] = []
+        self.told: list[TrainingProgress] = []
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.told.append(report)
 
 
-class _Impatient(Watch):
+class _Impatient(Callback):
     """Stops when asked for the second time."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ def interrupted(
             parts = Stages(), how, ExemplarMemory(Quota(2), selection), settings()
             each = Learner.load(folder, *parts)
             try:
-                each.learn(task, watch=_Impatient(), checkpoints=checkpoints)
+                each.learn(task, callback=_Impatient(), checkpoints=checkpoints)
                 done = True
             except Stopped:
                 newest = checkpoints.newest()

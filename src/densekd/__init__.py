@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from densekd.learn.learner import Learner
     from densekd.losses.distill import DenseDistillation
-    from densekd.methods.weights import AdaptiveWeights
+    from densekd.methods.adaptive_weights import AdaptiveWeights
     from densekd.pool import TaskPool
+    from densekd.training.learner import Learner
 
 __all__ = ["AdaptiveWeights", "DenseDistillation", "Learner", "TaskPool"]
 __version__ = "0.1.0"
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     # Imported when asked for: torch takes seconds, and `densekd --help` should not.
     if name == "AdaptiveWeights":
-        from densekd.methods.weights import AdaptiveWeights
+        from densekd.methods.adaptive_weights import AdaptiveWeights
 
         return AdaptiveWeights
     if name == "DenseDistillation":
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
 
         return DenseDistillation
     if name == "Learner":
-        from densekd.learn.learner import Learner
+        from densekd.training.learner import Learner
 
         return Learner
     if name == "TaskPool":

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-Stream = Literal["order", "init", "batches", "augment", "groups", "memory", "split", "noise"]
+RandomStream = Literal["order", "init", "batches", "augment", "groups", "memory", "split", "noise"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Seeds:
         """The streams of the same seed at a place within this one."""
         return Seeds(self.seed, self.place + place)
 
-    def number(self, stream: Stream) -> int:
+    def number(self, stream: RandomStream) -> int:
         """A seed of 63 bits for one stream."""
         key = "/".join(map(str, (self.seed, stream, *self.place)))
         return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
-    def generator(self, stream: Stream) -> torch.Generator:
+    def generator(self, stream: RandomStream) -> torch.Generator:
         """A CPU generator at the start of one stream."""
         return torch.Generator().manual_seed(self.number(stream))

@@ -10,13 +10,13 @@ import pytest
 import torch
 from filelock import FileLock
 
-from densekd.experiment.config import resolve
-from densekd.experiment.run import run
-from densekd.experiment.tree import merge
-from densekd.methods.catalog import HOSTS, METHODS, make_method, what_kd_does
-from densekd.methods.dense import DenseOptions, dense_names
+from densekd.config.schema import resolve
+from densekd.config.settings_tree import merge
 from densekd.methods.method import Method
+from densekd.methods.paper import DenseOptions, dense_names
+from densekd.methods.registry import HOSTS, METHODS, make_method, what_kd_does
 from densekd.methods.terms import Step, Term
+from densekd.runs.run import run
 
 from small import COURSE, learned
 

@@ -11,7 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from densekd import cli
-from densekd.cli import show
+from densekd.cli import output
 from densekd.data.cifar import OFFICIAL
 from densekd.data.sources import load
 
@@ -180,7 +180,7 @@ def test_get_downloads_once_and_replaces_a_damaged_archive(
         archive_md5=hashlib.md5(content).hexdigest(),
     )
     monkeypatch.setitem(OFFICIAL, "cifar10", patched)
-    monkeypatch.setattr(show, "_SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr(output, "_SECONDS_PER_LINE", 0.0)
     target = tmp_path / "sets"
     archive = target / official.archive
     result = run("get", "cifar10", "--data-dir", target)

@@ -323,7 +323,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 def test_help_has_an_example_and_is_quick(command: str) -> None:
     code = (
         "import atexit, sys\nfrom densekd.cli import app\n"
-        "heavy = {'torch', 'lightning_fabric', 'densekd.experiment.config'}\n"
+        "heavy = {'torch', 'lightning_fabric', 'densekd.config.schema'}\n"
         "atexit.register(lambda: print(heavy & set(sys.modules)))\n"
         f"app([*{command.split()}, '--help'])\n"
     )

@@ -13,21 +13,21 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from densekd.analysis.classroom import Classroom
-from densekd.analysis.compress import compress
 from densekd.cli import app
-from densekd.experiment.build import make_engine
-from densekd.experiment.compression import (
+from densekd.compression.compress import compress
+from densekd.compression.config import (
     CompressionConfig,
     compression_folder,
     resolve_compression,
 )
-from densekd.experiment.record import StepRecord
-from densekd.experiment.run import Observer
-from densekd.experiment.tree import merge
-from densekd.learn.checkpoint import load_state
-from densekd.learn.evaluate import evaluate
-from densekd.learn.watch import Report, Stopped
+from densekd.compression.trainer import Trainer
+from densekd.config.settings_tree import merge
+from densekd.runs.build import make_engine
+from densekd.runs.record import StepRecord
+from densekd.runs.run import RunObserver
+from densekd.training.callbacks import Stopped, TrainingProgress
+from densekd.training.checkpoint import load_state
+from densekd.training.evaluate import evaluate
 
 Result = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ def tiny(method: str, **changes: Any) -> CompressionConfig:
     return resolve_compression(merge(TINY, {"method": method}, changes))
 
 
-class Told(Observer):
+class Told(RunObserver):
     """Writes down what it is told, and asks for a stop after so many batches."""
 
     def __init__(self, batches: int | None = None) -> None:
@@ -60,7 +60,7 @@ class Told(Observer):
     def shared_base(self, waiting: bool) -> None:
         self.events.append("waiting" if waiting else "taken")
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         if report.ends_epoch:
             self.trained.append(report.task)
 
@@ -136,7 +136,7 @@ def test_a_result_says_how_it_came_about(method: str, result: Callable[[str], Re
 
 def test_the_accuracies_are_those_of_the_networks(result: Callable[[str], Result]) -> None:
     reached, config = result("rdkd"), tiny("rdkd")
-    room = Classroom(config, make_engine(config), Observer())
+    room = Trainer(config, make_engine(config), RunObserver())
     student = room.pupil("resnet8", config.make())
     student.load_state(load_state(Path(reached["folder"], "student")))
     confusion = evaluate(student, room.tasks[1].test).head

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from densekd.analysis.flatness import Noise, flatness, measure_flatness
 from densekd.cli import app
 from densekd.cli.flatness import deviations
+from densekd.config.schema import as_toml, resolve
 from densekd.data.dataset import join_splits
-from densekd.experiment.config import as_toml, resolve
-from densekd.experiment.reopen import reopen
-from densekd.experiment.run import run
 from densekd.files import write_atomically
-from densekd.learn.watch import Stopped
+from densekd.runs.load_run import load_run
+from densekd.runs.run import run
+from densekd.training.callbacks import Stopped
 
 NOISE = Noise((0.0, 0.05, 0.2), draws=2, seed=1)
 
@@ -49,7 +49,7 @@ def unmeasured(folder: Path) -> Path:
 def test_what_is_written_is_what_was_learned(unmeasured: Path) -> None:
     result = measure_flatness(unmeasured, NOISE)
     assert json.loads((unmeasured / "flatness.json").read_text()) == result
-    _, scenario, learner = reopen(unmeasured)
+    _, scenario, learner = load_run(unmeasured)
     train = join_splits([task.train for task in scenario])
     assert result == {
         "sigmas": [0.0, 0.05, 0.2],

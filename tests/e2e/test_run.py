@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from torch.nn.functional import avg_pool2d
 
 import densekd
-from densekd.data.arrays import load_digits
+from densekd.config.schema import Config, as_toml, as_tree, resolve
+from densekd.config.settings_tree import merge, read_toml
 from densekd.data.dataset import Dataset, PixelImages, Split
-from densekd.experiment.config import Config, as_toml, as_tree, resolve
-from densekd.experiment.record import StepRecord
-from densekd.experiment.run import Observer, run, run_folder
-from densekd.experiment.tree import merge, read_toml
-from densekd.learn.watch import Report, Stopped
+from densekd.data.digits_npz import load_digits
+from densekd.runs.record import StepRecord
+from densekd.runs.run import RunObserver, run, run_folder
+from densekd.training.callbacks import Stopped, TrainingProgress
 
 Result = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ def short(**changes: Any) -> Config:
     return resolve(merge(SHORT, changes))
 
 
-class Told(Observer):
+class Told(RunObserver):
     """Writes down what it is told."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Told(Observer):
     def evaluated(self, record: StepRecord) -> None:
         self.events.append(f"evaluated {record.number}")
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.trained.add(report.task)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from densekd.cli import app
 from densekd.data.dataset import PixelImages
-from densekd.experiment.grid import label, read_experiment
+from densekd.sweeps.experiment_file import label, read_experiment
 
 from made import dataset
 

@@ -24,12 +24,12 @@ from densekd.model.folder import Model, TeachOptions, history, teach
 WATCHED = """
 import sys
 log = open(sys.argv.pop(1), "w", buffering=1)
-def watch(event, args):
+def callback(event, args):
     if event in ("socket.connect", "socket.bind", "socket.getaddrinfo"):
         address = args[:1] if event == "socket.getaddrinfo" else args[1]
         if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost"):
             print(event, address, file=log)
-sys.addaudithook(watch)
+sys.addaudithook(callback)
 from densekd.cli import app
 app()
 """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from densekd.learn.checkpoint import Checkpoints, DamagedCheckpoint, State
+from densekd.training.checkpoint import Checkpoints, DamagedCheckpoint, State
 
 
 def state(value: int) -> State:
@@ -56,7 +56,7 @@ def save_for_ever(folder: Path) -> None:
 
 def test_a_process_killed_while_saving_loses_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["densekd.learn.checkpoint"])
+    context.set_forkserver_preload(["densekd.training.checkpoint"])
     draw = random.Random(0)
     Checkpoints(tmp_path).save(0, state(0))
     value = 0

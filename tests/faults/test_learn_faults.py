@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from densekd.learn.watch import Report
-from densekd.model.folder import Guess, Model, Observer, Plan, history, teach
+from densekd.model.folder import Guess, Model, Plan, TeachObserver, history, teach
+from densekd.training.callbacks import TrainingProgress
 
 from pictures import TINY, fill, picture
 
@@ -92,7 +92,7 @@ def check_either(model: Path, before: Known, after: Known) -> int:
     return steps
 
 
-class Counting(Observer):
+class Counting(TeachObserver):
     """Counts what it is told, where another process can see it."""
 
     def __init__(self, count: "Synchronized[int]") -> None:
@@ -107,7 +107,7 @@ class Counting(Observer):
     def doing(self, what: str) -> None:
         self.more()
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.more()
 
     def stop(self) -> bool:
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     class Killed(Exception):
         pass
 
-    class Leaving(Observer):
+    class Leaving(TeachObserver):
         def doing(self, what: str) -> None:
             raise Killed
 

@@ -23,12 +23,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.data.arrays import load_digits
+from densekd.config.schema import Config, as_toml, resolve
+from densekd.config.settings_tree import merge
 from densekd.data.dataset import PixelImages
-from densekd.experiment.config import Config, as_toml, resolve
-from densekd.experiment.run import Observer, run, run_folder
-from densekd.experiment.tree import merge
-from densekd.learn.watch import Report, Stopped
+from densekd.data.digits_npz import load_digits
+from densekd.runs.run import RunObserver, run, run_folder
+from densekd.training.callbacks import Stopped, TrainingProgress
 
 Result = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def short(**changes: Any) -> Config:
     return resolve(merge(SHORT, changes))
 
 
-class Told(Observer):
+class Told(RunObserver):
     """Writes down what it is told, and asks for a stop after so many batches."""
 
     def __init__(self, batches: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Told(Observer):
         self.trained: set[int] = set()
         self.shared: list[str] = []
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.trained.add(report.task)
 
     def shared_base(self, waiting: bool) -> None:

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.data.arrays import load_digits
 from densekd.data.dataset import PixelImages
+from densekd.data.digits_npz import load_digits
 
 # Two bases, so that two runs go on at a time; each saves 27 times.
 TEXT = """

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from densekd.data.augment import Augment
-from densekd.data.batches import Batches, Share
+from densekd.data.batches import Batches, RankShare
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.order import seeded_order
@@ -93,7 +93,10 @@ def test_shares_partition_an_epoch(n: int, size: int, world: int, epoch: int, se
     data = Split(images, torch.arange(n))
     augment = Augment((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), padding=0)
     ranks = [
-        [b.labels for b in Batches(data, size, augment, Seeds(seed), Share(r, world)).epoch(epoch)]
+        [
+            b.labels
+            for b in Batches(data, size, augment, Seeds(seed), RankShare(r, world)).epoch(epoch)
+        ]
         for r in range(world)
     ]
     assert sorted(int(i) for batches in ranks for batch in batches for i in batch) == list(range(n))

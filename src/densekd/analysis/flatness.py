@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.data.batches import in_order
-from densekd.data.dataset import Progress, Split, join_splits
-from densekd.data.split import first_of_each
-from densekd.experiment.reopen import Reopened, read_config, reopen
+from densekd.data.dataset import OnProgress, Split, join_splits
+from densekd.data.stratify import first_of_each
 from densekd.files import write_json
-from densekd.learn.learner import Learner
-from densekd.learn.loop import frozen
 from densekd.nn.network import Network
+from densekd.runs.load_run import LoadedRun, load_run, read_config
 from densekd.seeds import Seeds
+from densekd.training.learner import Learner
+from densekd.training.loop import frozen
 
 OnBatch = Callable[[int], None]
 
@@ -55,7 +55,7 @@ class Noise:
 
 
 def flatness(
-    learner: Learner, train: Split, noise: Noise, on_progress: Progress | None = None
+    learner: Learner, train: Split, noise: Noise, on_progress: OnProgress | None = None
 ) -> list[list[float]]:
     """The mean loss per image with growing noise on the weights.
 
@@ -79,7 +79,7 @@ def measure_flatness(
     noise: Noise | None = None,
     *,
     per_class: int | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """Find out how flat a finished run's minimum is, and write it to its ``flatness.json``.
 
@@ -106,7 +106,7 @@ def measure_flatness(
     known = _read(folder / _FILE, asked)
     if known is not None:
         return known
-    run = reopen(folder)
+    run = load_run(folder)
     train = _training_images(folder, run, per_class)
     begun = _read(folder / _UNFINISHED, asked) or {"losses": []}
     losses: list[float] = begun["losses"]
@@ -144,7 +144,7 @@ def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
 
 
 def _losses(
-    learner: Learner, train: Split, noise: Noise, known: int, on_progress: Progress | None
+    learner: Learner, train: Split, noise: Noise, known: int, on_progress: OnProgress | None
 ) -> Iterator[float]:
     """The loss without noise, then those of each draw with growing sigma; ``known`` are skipped."""
     seen, place = 0, 0
@@ -199,7 +199,7 @@ def _by_sigma(losses: list[float], noise: Noise) -> list[list[float]]:
     return [[without] * noise.draws, *(list(row) for row in zip(*draws, strict=True))]
 
 
-def _training_images(folder: Path, run: Reopened, per_class: int | None) -> Split:
+def _training_images(folder: Path, run: LoadedRun, per_class: int | None) -> Split:
     done, tasks = len(run.learner.sizes), len(run.scenario)
     if done < tasks:
         raise ValueError(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 EXAMPLES = """Examples:
 
@@ -28,12 +28,12 @@ def compare(
 
     runs = finished_runs(folder)
     numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")
-    table = show.table("run", numbers=numbers)
+    table = output.table("run", numbers=numbers)
     measures = (AVERAGE, "accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
     for label, run in reversed(runs):
-        shares = [show.percent(run.measured(measure)) for measure in measures]
-        table.add_row(show.safe(label), *shares, f"{run.seconds / 60:.1f}")
-    console = show.console()
+        shares = [output.percent(run.measured(measure)) for measure in measures]
+        table.add_row(output.safe(label), *shares, f"{run.seconds / 60:.1f}")
+    console = output.console()
     console.print(table)
     console.print(
         "average: over the models after each task; the others: after the last, on the test images "
@@ -41,4 +41,4 @@ def compare(
     )
     if plot is not None:
         plot_runs(runs, plot)
-        console.print(f"The curves are in {show.safe(plot)}.", soft_wrap=True)
+        console.print(f"The curves are in {output.safe(plot)}.", soft_wrap=True)

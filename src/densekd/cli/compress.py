@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from densekd.cli import show
-from densekd.cli.settings import takes
+from densekd.cli import output
+from densekd.cli.run_options import takes
 from densekd.cli.signals import first_process, resumable
 
 if TYPE_CHECKING:
-    from densekd.experiment.compression import CompressionConfig
+    from densekd.compression.config import CompressionConfig
 
 EXAMPLES = """Examples:
 
@@ -34,7 +34,7 @@ def _option(help: str, *names: str, metavar: str = "") -> Any:
 
 
 @dataclass(frozen=True)
-class Compression:
+class CompressOptions:
     """What was said on the command line; None is what wasn't."""
 
     method: Annotated[
@@ -81,8 +81,8 @@ class Compression:
 
     def resolve(self) -> "CompressionConfig":
         """The configuration: of options, changed by overrides."""
-        from densekd.experiment.compression import resolve_compression
-        from densekd.experiment.tree import override
+        from densekd.compression.config import resolve_compression
+        from densekd.config.settings_tree import override
 
         names = ("method", "teacher", "student", "teacher_file", "groups", "epochs", "seed")
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
@@ -90,9 +90,9 @@ class Compression:
         return resolve_compression(override(_known(given), self.override or []))
 
 
-@takes(Compression)
+@takes(CompressOptions)
 def compress(
-    settings: Compression,
+    settings: CompressOptions,
     out: Annotated[
         Path, typer.Option(help="The folder that has a folder for each run.", metavar="FOLDER")
     ] = Path("runs"),
@@ -109,7 +109,7 @@ def compress(
         return
     if json:
         typer.echo(to_json(result), nl=False)
-    _show_result(result, show.console(stderr=json))
+    _show_result(result, output.console(stderr=json))
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _result(config: "CompressionConfig", out: Path, quiet: bool) -> dict[str, Any]:
-    from densekd.analysis.compress import compress
-    from densekd.cli.display import watching
-    from densekd.experiment.compression import compression_folder
+    from densekd.cli.run_progress import watching
+    from densekd.compression.compress import compress
+    from densekd.compression.config import compression_folder
 
     if not quiet and (compression_folder(config, out) / "result.json").exists():
         typer.echo("This compression was finished before; here is its result.", err=True)
@@ -128,17 +128,17 @@ def _result(config: "CompressionConfig", out: Path, quiet: bool) -> dict[str, An
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:
-    table = show.table("", "network", "learned by", numbers=("accuracy %", "epochs", "seconds"))
+    table = output.table("", "network", "learned by", numbers=("accuracy %", "epochs", "seconds"))
     if result["teacher_accuracy"] is not None:
-        teacher = show.percent(result["teacher_accuracy"])
+        teacher = output.percent(result["teacher_accuracy"])
         seconds = f"{result['teacher_seconds']:,.1f}"
-        table.add_row("teacher", show.safe(result["teacher"]), "labels", teacher, "", seconds)
+        table.add_row("teacher", output.safe(result["teacher"]), "labels", teacher, "", seconds)
     table.add_row(
         "student",
-        show.safe(result["student"]),
+        output.safe(result["student"]),
         "labels" if result["method"] == "alone" else result["method"],
-        show.percent(result["accuracy"]),
-        show.number(len(result["epochs"])),
+        output.percent(result["accuracy"]),
+        output.number(len(result["epochs"])),
         f"{result['seconds']:,.1f}",
     )
     console.print(table)
@@ -146,4 +146,4 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
     if result["config"]["epochs"] is not None:
         full = result["config"]["training"]["student"]["epochs"]
         console.print(f"Training was shortened to {len(result['epochs'])} of {full} epochs.")
-    console.print(f"All of it is in {show.safe(result['folder'])}.", soft_wrap=True)
+    console.print(f"All of it is in {output.safe(result['folder'])}.", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 # What needs torch is imported in the commands, for it takes seconds and --help shouldn't.
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ def list_sources(data_dir: DataDir = None) -> None:
     for name in cifar.OFFICIAL:
         place = cifar.find_cifar(name, where)
         here[name] = "no" if place is None else f"yes: {place.name}"
-    table = show.table("source", "what it is", "here")
+    table = output.table("source", "what it is", "here")
     for source, description in sources.SOURCES.items():
         table.add_row(source, description, here.get(source, "you say where"))
-    show.console().print(table)
+    output.console().print(table)
     typer.echo(
-        f"CIFAR is looked for in {show.safe(where)}; `densekd data get cifar100` downloads it "
+        f"CIFAR is looked for in {output.safe(where)}; `densekd data get cifar100` downloads it "
         "there, and --data-dir or DENSEKD_DATA names another folder."
     )
 
@@ -88,7 +88,7 @@ def check(
         case "folder" | "imagenet" | "imagenet100":
             _check_folder(kind, Path(rest).expanduser(), classes_file)
             return
-    with show.progress(f"Reading {source}", "images") as on_progress:
+    with output.progress(f"Reading {source}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
     _show_counts(_counts(dataset))
 
@@ -106,7 +106,7 @@ def get(source: SourceName, data_dir: DataDir = None) -> None:
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
         counts = ", ".join(
-            f"{show.number(len(rows))} rows in {part}" for part, rows in parts.items()
+            f"{output.number(len(rows))} rows in {part}" for part, rows in parts.items()
         )
         typer.echo(f"{source} is here: {counts}.")
     elif kind in cifar.OFFICIAL:
@@ -121,17 +121,17 @@ def _get_cifar(name: "Name", where: Path) -> None:
     place = cifar.find_cifar(name, where)
     damaged = [state.path for state in cifar.check_cifar(name, where) if state.status == "damaged"]
     if place is not None and not damaged:
-        typer.echo(f"{name} is already here and intact: {show.safe(place)}.")
+        typer.echo(f"{name} is already here and intact: {output.safe(place)}.")
         return
     # A damaged archive is replaced, but an extracted file would be read in place of what comes.
     if place is not None and place not in damaged:
         raise ValueError(
             f"{damaged[0]} is damaged; delete it and repeat `densekd data get {name}`."
         )
-    typer.echo(f"Downloading {cifar.OFFICIAL[name].url} to {show.safe(where)}.")
-    with show.progress(name, "bytes") as on_progress:
+    typer.echo(f"Downloading {cifar.OFFICIAL[name].url} to {output.safe(where)}.")
+    with output.progress(name, "bytes") as on_progress:
         place = cifar.download_cifar(name, where, on_progress=on_progress)
-    typer.echo(f"{name} is here now and intact: {show.safe(place)}.")
+    typer.echo(f"{name} is here now and intact: {output.safe(place)}.")
 
 
 def _check_cifar(name: "Name", where: Path) -> None:
@@ -141,7 +141,7 @@ def _check_cifar(name: "Name", where: Path) -> None:
     for state in states:
         difference = f": its md5 is {state.found} and should be {state.expected}"
         detail = difference if state.status == "damaged" else ""
-        typer.echo(f"{state.status:8}{show.safe(state.path)}{detail}")
+        typer.echo(f"{state.status:8}{output.safe(state.path)}{detail}")
     found = {state.status for state in states}
     if found != {"intact"}:
         fetch = "Delete what is damaged and fetch" if "damaged" in found else "Fetch"
@@ -156,14 +156,14 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
         found = find.find_images(path)
     else:
         found = folder.find_imagenet(path, sources.imagenet_classes(kind, path, classes_file))
-    with show.progress(f"Reading {show.safe(path)}", "images") as on_progress:
+    with output.progress(f"Reading {output.safe(path)}", "images") as on_progress:
         report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})
     for title, entries in (("Not used", found.left_out), ("Can't be read", report.unreadable)):
         if entries:
-            typer.echo(f"{title} ({show.number(len(entries))}):")
+            typer.echo(f"{title} ({output.number(len(entries))}):")
         for file, reason in entries:
-            typer.echo(f"  {show.safe(file)}: {reason}")
+            typer.echo(f"  {output.safe(file)}: {reason}")
     folder.check_usable(path, report.images)
     if report.unreadable:
         raise typer.Exit(1)
@@ -181,19 +181,21 @@ def _counts(dataset: "Dataset") -> Counts:
 
 def _show_counts(counts: Counts) -> None:
     """The images in all and by class: in one line if all classes have as many, else a table."""
-    console = show.console()
+    console = output.console()
     classes = list(dict.fromkeys(name for own in counts.values() for name in own))
-    images = ", ".join(f"{show.number(sum(own.values()))} {part}" for part, own in counts.items())
+    images = ", ".join(f"{output.number(sum(own.values()))} {part}" for part, own in counts.items())
     noun = "class" if len(classes) == 1 else "classes"
-    console.print(f"{show.number(len(classes))} {noun}: {images}.")
+    console.print(f"{output.number(len(classes))} {noun}: {images}.")
     numbers = {tuple(own.get(name, 0) for own in counts.values()) for name in classes}
     if len(numbers) == 1:
         each = ", ".join(
-            f"{show.number(n)} {part}" for part, n in zip(counts, *numbers, strict=True)
+            f"{output.number(n)} {part}" for part, n in zip(counts, *numbers, strict=True)
         )
-        console.print(f"Each class has {each}: {', '.join(map(show.safe, classes))}.")
+        console.print(f"Each class has {each}: {', '.join(map(output.safe, classes))}.")
         return
-    table = show.table("class", numbers=counts)
+    table = output.table("class", numbers=counts)
     for name in classes:
-        table.add_row(show.safe(name), *(show.number(own.get(name, 0)) for own in counts.values()))
+        table.add_row(
+            output.safe(name), *(output.number(own.get(name, 0)) for own in counts.values())
+        )
     console.print(table)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 EXAMPLES = """Examples:
 
@@ -44,13 +44,13 @@ def export(
     if out is None:
         place = model.resolve()
         out = place.with_name(place.name.removesuffix(".model") + ENDINGS[to.value])
-    typer.echo(f"Exporting {show.safe(model)}, which takes some seconds.", err=True)
-    with show.progress("Checking it", "images") as on_progress:
+    typer.echo(f"Exporting {output.safe(model)}, which takes some seconds.", err=True)
+    with output.progress("Checking it", "images") as on_progress:
         exported = export(opened, to.value, out, on_progress)
-    size = show.number(exported.bytes / 1000)
+    size = output.number(exported.bytes / 1000)
     typer.echo(
-        f"{show.safe(exported.file)} ({size} kB) agrees with the model on "
-        f"{show.number(exported.images)} images: no probability differs by more than "
+        f"{output.safe(exported.file)} ({size} kB) agrees with the model on "
+        f"{output.number(exported.images)} images: no probability differs by more than "
         f"{exported.difference:.1e}.\n\nTo use it:\n"
     )
     typer.echo(usage(to.value, exported.file), nl=False)

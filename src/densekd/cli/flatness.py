@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 from densekd.cli.signals import resumable
 
 EXAMPLES = """Examples:
@@ -39,8 +39,8 @@ def flatness(
     Writes flatness.json and flatness.png to the folder of the run.
     """
     from densekd.analysis.flatness import Noise, measure_flatness, plot_flatness
-    from densekd.experiment.reopen import read_config
-    from densekd.learn.watch import Stopped
+    from densekd.runs.load_run import read_config
+    from densekd.training.callbacks import Stopped
 
     if images is not None and images < 1:
         raise ValueError(f"--images must be at least 1, not {images}.")
@@ -48,7 +48,7 @@ def flatness(
     config = read_config(run)
     with (
         resumable() as interrupts,
-        show.progress(f"Moving the weights of {show.safe(run)}", "images") as on_progress,
+        output.progress(f"Moving the weights of {output.safe(run)}", "images") as on_progress,
     ):
 
         def seen(done: int, total: int) -> None:
@@ -85,19 +85,19 @@ def deviations(text: str) -> tuple[float, ...]:
 
 
 def _show(result: Mapping[str, Any], picture: Path) -> None:
-    table = show.table("sigma", numbers=("loss", "± over draws", "more than without noise"))
+    table = output.table("sigma", numbers=("loss", "± over draws", "more than without noise"))
     losses: Sequence[Sequence[float | None]] = result["losses"]
     for sigma, row in zip(result["sigmas"], losses, strict=True):
         table.add_row(f"{sigma:g}", *_numbers(row, losses[0]))
-    console = show.console()
+    console = output.console()
     console.print(table)
-    images = show.number(result["images"])
+    images = output.number(result["images"])
     console.print(
         f"The cross-entropy over all classes, the mean of {images} training images and of "
         f"{result['draws']} draws of noise on all weights."
     )
-    file, drawn = picture.with_name("flatness.json"), show.safe(picture)
-    console.print(f"All of it is in {show.safe(file)}, drawn in {drawn}.", soft_wrap=True)
+    file, drawn = picture.with_name("flatness.json"), output.safe(picture)
+    console.print(f"All of it is in {output.safe(file)}, drawn in {drawn}.", soft_wrap=True)
 
 
 def _numbers(row: Sequence[float | None], without: Sequence[float | None]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from densekd.cli import show
-from densekd.cli.settings import takes
+from densekd.cli import output
+from densekd.cli.run_options import takes
 from densekd.cli.signals import resumable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _NEW = "For a new model; later ones go on with what it has"
 
 
 @dataclass(frozen=True)
-class Options:
+class LearnOptions:
     """What was said on the command line; None is what wasn't."""
 
     known: Annotated[
@@ -100,9 +100,9 @@ class Options:
         )
 
 
-@takes(Options)
+@takes(LearnOptions)
 def learn(
-    options: Options,
+    options: LearnOptions,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")],
     folder: Annotated[
         Path,
@@ -123,11 +123,11 @@ def learn(
 
     Until that is done, the model is what it was.
     """
-    from densekd.cli.teaching import watching
+    from densekd.cli.learn_progress import watching
     from densekd.files import to_json
     from densekd.model.folder import preview, teach
 
-    given, console = options.given(), show.console(stderr=json)
+    given, console = options.given(), output.console(stderr=json)
     with resumable() as interrupts, watching(interrupts, quiet=quiet) as observer:
         if dry_run:
             plan = preview(model, folder, given, observer)
@@ -143,36 +143,36 @@ def learn(
 
 def show_plan(plan: "Plan", console: Console) -> None:
     """What an update would do."""
-    from densekd.cli.teaching import outline
+    from densekd.cli.learn_progress import outline
 
     console.print(outline(plan), soft_wrap=True)
-    table = show.table("class", "", numbers=("to learn from", "to test on"))
+    table = output.table("class", "", numbers=("to learn from", "to test on"))
     for kind, counts in (("new", plan.learned), ("known", plan.replayed)):
         for name, count in counts.items():
-            tested = show.number(plan.tested.get(name, 0))
-            table.add_row(show.safe(name), kind, show.number(count), tested)
+            tested = output.number(plan.tested.get(name, 0))
+            table.add_row(output.safe(name), kind, output.number(count), tested)
     console.print(table)
     if plan.seconds is not None:
-        console.print(f"It would take about {show.duration(plan.seconds)}; nothing was done.")
+        console.print(f"It would take about {output.duration(plan.seconds)}; nothing was done.")
 
 
 def show_update(update: "Update", model: Path, console: Console) -> None:
     """What an update did, and what was forgotten."""
-    took = show.duration(update.seconds)
+    took = output.duration(update.seconds)
     console.print(
-        f"Step {update.step}: {show.safe(model)} learned {show.names(update.learned)} from "
-        f"{show.number(update.images)} images in {took} and knows {len(update.classes)} classes.",
+        f"Step {update.step}: {output.safe(model)} learned {output.names(update.learned)} from "
+        f"{output.number(update.images)} images in {took} and knows {len(update.classes)} classes.",
         soft_wrap=True,
     )
     before, after = update.before, update.after
-    table = show.table("named right of", numbers=("test images", "before %", "after %"))
+    table = output.table("named right of", numbers=("test images", "before %", "after %"))
     tested = {each.name: each.tested for each in update.classes}
     new = sum(tested[name] for name in update.learned)
     rows = {"new classes": new, "old classes": sum(tested.values()) - new}
     for title, count in {**rows, "all classes": sum(tested.values())}.items():
         part = title.partition(" ")[0]
-        earlier = "-" if before is None else show.percent(getattr(before, part))
-        table.add_row(title, show.number(count), earlier, show.percent(getattr(after, part)))
+        earlier = "-" if before is None else output.percent(getattr(before, part))
+        table.add_row(title, output.number(count), earlier, output.percent(getattr(after, part)))
     console.print(table)
     for line in [*_weak(update), *_lost(update)]:
         console.print(line, soft_wrap=True)
@@ -187,7 +187,7 @@ def _weak(update: "Update") -> list[str]:
         if each.name in update.learned and each.after is not None and each.after < mean / 2
     }
     worst = sorted(weak, key=lambda name: weak[name])[:_LOST]
-    listed = (f"{show.safe(name)} {show.percent(weak[name])}" for name in worst)
+    listed = (f"{output.safe(name)} {output.percent(weak[name])}" for name in worst)
     return [f"Learned least, in %: {', '.join(listed)}."] if worst else []
 
 
@@ -202,11 +202,11 @@ def _lost(update: "Update") -> list[str]:
     lines = []
     if worst:
         listed = (
-            f"{show.safe(name)} {show.percent(lost[name][0])} → {show.percent(lost[name][1])}"
+            f"{output.safe(name)} {output.percent(lost[name][0])} → {output.percent(lost[name][1])}"
             for name in worst
         )
         lines.append(f"Most forgotten, in %: {', '.join(listed)}.")
     untested = [each.name for each in update.classes if not each.tested]
     if untested:
-        lines.append(f"Without test images: {show.names(untested)}.")
+        lines.append(f"Without test images: {output.names(untested)}.")
     return lines

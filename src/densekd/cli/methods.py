@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 if TYPE_CHECKING:
     from densekd.methods.method import Phase
@@ -35,16 +35,16 @@ def methods(
 
 
 def _list() -> None:
-    from densekd.experiment.config import resolve
-    from densekd.methods.catalog import HOSTS, METHODS
+    from densekd.config.schema import resolve
+    from densekd.methods.registry import HOSTS, METHODS
 
-    table = show.table("method", "what it does", "terms", "phases")
+    table = output.table("method", "what it does", "terms", "phases")
     for name, line in METHODS.items():
         config = resolve({"method": {"name": name}, "data": {"source": "cifar100"}})
-        method = config.method.make(config.course())
+        method = config.method.make(config.schedules())
         phases = ", ".join(phase.name for phase in method.increment)
         table.add_row(name, line, ", ".join(method.terms), phases)
-    console = show.console()
+    console = output.console()
     console.print(table)
     console.print(
         f"{', '.join(HOSTS)} take a distillation: METHOD+gkd, +tkd, +fdkd, +rdkd, each also with "
@@ -54,12 +54,12 @@ def _list() -> None:
 
 
 def _explain(name: str, data: str) -> None:
-    from densekd.experiment.config import as_tree, resolve
-    from densekd.methods.catalog import HOSTS, METHODS, what_kd_does
+    from densekd.config.schema import as_tree, resolve
+    from densekd.methods.registry import HOSTS, METHODS, what_kd_does
 
     config = resolve({"method": {"name": name}, "data": {"source": data}})
-    method = config.method.make(config.course())
-    console = show.console()
+    method = config.method.make(config.schedules())
+    console = output.console()
     console.print(f"{name}: {METHODS[config.method.host]}.")
     combined = what_kd_does(name)
     if combined:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 if TYPE_CHECKING:
-    from densekd.model.folder import Entry
+    from densekd.model.folder import HistoryEntry
 
 HISTORY_EXAMPLES = "Example:\n\ndensekd history animals.model"
 UNDO_EXAMPLES = """Examples:
@@ -37,10 +37,10 @@ def history(model: ModelFolder, json: AsJson = False) -> None:
         typer.echo(to_json([asdict(entry) for entry in entries]), nl=False)
         return
     numbers = ("classes", "new %", "old %", "all %", "seconds")
-    table = show.table("", "step", "from", "when", "learned", numbers=numbers)
+    table = output.table("", "step", "from", "when", "learned", numbers=numbers)
     for entry in entries:
         table.add_row(*_row(entry))
-    show.console().print(table)
+    output.console().print(table)
     typer.echo(
         "→ is the state that the model is in; `densekd undo MODEL --to STEP` chooses another."
     )
@@ -59,8 +59,8 @@ def undo(
     entry = go_back(model, to)
     names = [each.name for each in entry.update.classes]
     typer.echo(
-        f"{show.safe(model)} is in the state of step {entry.step} and knows {len(names)} classes: "
-        f"{show.names(names)}. `densekd history` lists all states."
+        f"{output.safe(model)} is in the state of step {entry.step} and knows {len(names)} "
+        f"classes: {output.names(names)}. `densekd history` lists all states."
     )
 
 
@@ -79,50 +79,50 @@ def info(
     if json:
         typer.echo(to_json(asdict(facts)), nl=False)
         return
-    console = show.console()
+    console = output.console()
     after, calibration = facts.entry.update.after, facts.calibration_error
     calibrated = "not tested"
     if calibration is not None:
-        calibrated = f"off by {show.percent(calibration)} points on average"
+        calibrated = f"off by {output.percent(calibration)} points on average"
     rows = {
-        "model": f"{show.safe(model)}, step {facts.entry.step} of {facts.entry.when}",
+        "model": f"{output.safe(model)}, step {facts.entry.step} of {facts.entry.when}",
         "made by": f"{facts.method} with {facts.network} "
-        f"({show.number(facts.parameters)} parameters)",
+        f"({output.number(facts.parameters)} parameters)",
         "images": f"{facts.image_size} x {facts.image_size} pixels",
-        "keeps": f"{show.number(facts.exemplars)} images to rehearse, {show.number(facts.tested)} "
-        "to test on",
-        "named right": f"{show.percent(after.all)} % of these",
+        "keeps": f"{output.number(facts.exemplars)} images to rehearse, "
+        f"{output.number(facts.tested)} to test on",
+        "named right": f"{output.percent(after.all)} % of these",
         "probabilities": calibrated,
         "on disk": f"{facts.bytes / 1e6:,.1f} MB with all steps",
     }
-    about_table = show.table("", "")
+    about_table = output.table("", "")
     about_table.show_header = False
     for title, text in rows.items():
         about_table.add_row(title, text)
     console.print(about_table)
-    table = show.table("class", numbers=("step", "to rehearse", "to test on", "named right %"))
+    table = output.table("class", numbers=("step", "to rehearse", "to test on", "named right %"))
     for each in facts.classes:
         table.add_row(
-            show.safe(each.name),
+            output.safe(each.name),
             str(each.step),
             str(each.exemplars),
             str(each.tested),
-            show.percent(each.accuracy),
+            output.percent(each.accuracy),
         )
     console.print(table)
 
 
-def _row(entry: "Entry") -> list[str]:
+def _row(entry: "HistoryEntry") -> list[str]:
     update = entry.update
     return [
         "→" if entry.current else "",
         str(entry.step),
         "-" if entry.parent is None else str(entry.parent),
         entry.when.replace("T", " ").removesuffix("+00:00") + " UTC",
-        show.names(update.learned, most=2),
-        show.number(len(update.classes)),
-        show.percent(update.after.new),
-        show.percent(update.after.old),
-        show.percent(update.after.all),
-        show.number(update.seconds),
+        output.names(update.learned, most=2),
+        output.number(len(update.classes)),
+        output.percent(update.after.new),
+        output.percent(update.after.old),
+        output.percent(update.after.all),
+        output.number(update.seconds),
     ]

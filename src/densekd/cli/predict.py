@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 if TYPE_CHECKING:
     from densekd.model.stream import Answer
@@ -50,7 +50,7 @@ def predict(
     files = _files(images)
     opened = Model.open(model, step)
     found, began = [], time.monotonic()
-    with show.progress("Looking at images", "images") as on_progress:
+    with output.progress("Looking at images", "images") as on_progress:
         for answer in answers(opened, files, top):
             found.append(answer)
             on_progress(len(found), len(files))
@@ -63,10 +63,10 @@ def predict(
         _print_table(found)
     unreadable = [answer for answer in found if answer.unreadable is not None]
     for answer in unreadable:
-        typer.echo(f"{show.safe(answer.file)} can't be read: {answer.unreadable}.", err=True)
+        typer.echo(f"{output.safe(answer.file)} can't be read: {answer.unreadable}.", err=True)
     if len(files) > 1:
-        speed = show.number(len(files) / max(seconds, 1e-9))
-        typer.echo(f"{show.number(len(files))} images, {speed} images/s.", err=True)
+        speed = output.number(len(files) / max(seconds, 1e-9))
+        typer.echo(f"{output.number(len(files))} images, {speed} images/s.", err=True)
     if unreadable:
         raise typer.Exit(1)
 
@@ -89,12 +89,12 @@ def _files(images: str) -> list[Path]:
 
 
 def _print_table(found: Iterable["Answer"]) -> None:
-    table = show.table("image", "shows", numbers=("%",))
+    table = output.table("image", "shows", numbers=("%",))
     for answer in found:
         for rank, guess in enumerate(answer.guesses):
-            name = "" if rank else show.safe(answer.file)
-            table.add_row(name, show.safe(guess.name), show.percent(guess.probability))
-    show.console().print(table)
+            name = "" if rank else output.safe(answer.file)
+            table.add_row(name, output.safe(guess.name), output.percent(guess.probability))
+    output.console().print(table)
 
 
 def _print_csv(found: Iterable["Answer"]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 
 EXAMPLES = """Examples:
 
@@ -32,13 +32,16 @@ def report(
     """Make a page of runs to look at, and their tables and figures for a paper."""
     from densekd.report.write import write_report
 
-    with show.warnings(show.console(stderr=True)), show.progress("Drawing", "images") as progress:
+    with (
+        output.warnings(output.console(stderr=True)),
+        output.progress("Drawing", "images") as progress,
+    ):
         made = write_report(runs, out, progress)
-    console = show.console()
-    counted = f"{show.number(made.runs)} run{'s' * (made.runs != 1)}"
+    console = output.console()
+    counted = f"{output.number(made.runs)} run{'s' * (made.runs != 1)}"
     unfinished = made.runs - made.finished
     left = f", {unfinished} of them unfinished" if unfinished else ""
     tables = f"{made.tables} tables as CSV, Markdown and LaTeX"
     figures = f"{made.figures} figures as PDF and PNG"
     console.print(f"{counted}{left}: {tables}, {figures}.", soft_wrap=True)
-    console.print(f"Open {show.safe(made.page)}.", soft_wrap=True)
+    console.print(f"Open {output.safe(made.page)}.", soft_wrap=True)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from densekd.cli import show
-from densekd.cli.settings import Settings, takes_settings
+from densekd.cli import output
+from densekd.cli.run_options import RunOptions, takes_settings
 from densekd.cli.signals import first_process, resumable
 
 config = typer.Typer(no_args_is_help=True, help="See and check the settings of a run.")
@@ -28,7 +28,7 @@ A run that was stopped goes on when the same command is given again."""
 
 @takes_settings
 def run(
-    settings: Settings,
+    settings: RunOptions,
     out: Annotated[
         Path, typer.Option(help="The folder that has a folder for each run.", metavar="FOLDER")
     ] = Path("runs"),
@@ -45,7 +45,7 @@ def run(
         return
     if json:
         typer.echo(to_json(result), nl=False)
-    _show_result(result, show.console(stderr=json))
+    _show_result(result, output.console(stderr=json))
 
 
 @config.command(
@@ -54,9 +54,9 @@ def run(
     "\n\ndensekd config show --config gkd.toml --seed 7",
 )
 @takes_settings
-def show_config(settings: Settings) -> None:
+def show_config(settings: RunOptions) -> None:
     """Print all settings of a run as TOML, those that weren't given too."""
-    from densekd.experiment.config import as_toml
+    from densekd.config.schema import as_toml
 
     typer.echo(as_toml(settings.resolve()), nl=False)
 
@@ -66,14 +66,14 @@ def check_config(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)],
 ) -> None:
     """Check that a file of settings can be used; ends with code 2 if not."""
-    resolved = Settings(config=file).resolve()
-    source, method = show.safe(resolved.data.source), resolved.method.name
-    typer.echo(f"{show.safe(file)} is fine: {method} on {source} with {resolved.network}.")
+    resolved = RunOptions(config=file).resolve()
+    source, method = output.safe(resolved.data.source), resolved.method.name
+    typer.echo(f"{output.safe(file)} is fine: {method} on {source} with {resolved.network}.")
 
 
-def _result(settings: Settings, out: Path, quiet: bool) -> dict[str, Any]:
-    from densekd.cli.display import watching
-    from densekd.experiment.run import run, run_folder
+def _result(settings: RunOptions, out: Path, quiet: bool) -> dict[str, Any]:
+    from densekd.cli.run_progress import watching
+    from densekd.runs.run import run, run_folder
 
     configuration = settings.resolve()
     if not quiet and (run_folder(configuration, out) / "result.json").exists():
@@ -87,20 +87,20 @@ def _result(settings: Settings, out: Path, quiet: bool) -> dict[str, Any]:
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:
     numbers = ("classes", "all %", "base %", "old %", "new %", "seconds", "images/s")
-    table = show.table("task", "learned", numbers=numbers)
+    table = output.table("task", "learned", numbers=numbers)
     table.collapse_padding = True
     for step in result["steps"]:
         parts = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
         table.add_row(
             str(step["number"] + 1),
-            show.names(step["classes"], most=2),
-            show.number(step["classes_seen"]),
-            *(show.percent(step[part]) for part in parts),
+            output.names(step["classes"], most=2),
+            output.number(step["classes_seen"]),
+            *(output.percent(step[part]) for part in parts),
             f"{step['seconds']:,.1f}",
-            show.number(step["images_per_second"]),
+            output.number(step["images_per_second"]),
         )
     console.print(table)
-    average = show.percent(result["average_incremental_accuracy"])
-    forgetting = show.percent(result["forgetting"])
+    average = output.percent(result["average_incremental_accuracy"])
+    forgetting = output.percent(result["forgetting"])
     console.print(f"Average incremental accuracy {average} %, forgetting {forgetting} points.")
-    console.print(f"All of it is in {show.safe(result['folder'])}.", soft_wrap=True)
+    console.print(f"All of it is in {output.safe(result['folder'])}.", soft_wrap=True)

@@ -51,7 +51,7 @@ class Interrupts:
 @contextmanager
 def resumable() -> Iterator[Interrupts]:
     """For work that saves itself: if it is stopped, says how to go on, and ends the command."""
-    from densekd.learn.watch import Stopped
+    from densekd.training.callbacks import Stopped
 
     with Interrupts() as interrupts:
         try:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from densekd.cli import show
-from densekd.cli.settings import takes
+from densekd.cli import output
+from densekd.cli.run_options import takes
 from densekd.cli.signals import Interrupts, typed
 
 if TYPE_CHECKING:
-    from densekd.experiment.cluster import Cluster
-    from densekd.experiment.ledger import Ledger
-    from densekd.experiment.plan import Sweep
-    from densekd.experiment.workers import Workers
+    from densekd.sweeps.jobs import SweepPlan
+    from densekd.sweeps.local import LocalPool
+    from densekd.sweeps.ray import RayPool
+    from densekd.sweeps.record import SweepRecord
 
 EXAMPLES = """Examples:
 
@@ -33,7 +33,7 @@ _HOW = "How it is carried out"
 
 
 @dataclass(frozen=True)
-class Options:
+class SweepOptions:
     """What was said on the command line; None is what wasn't."""
 
     scale: Annotated[
@@ -91,11 +91,11 @@ class Options:
         ),
     ] = None
 
-    def plan(self, file: Path, out: Path) -> "Sweep":
+    def plan(self, file: Path, out: Path) -> "SweepPlan":
         """All runs of the experiment in a file, as they were asked for."""
-        from densekd.experiment.grid import read_experiment
-        from densekd.experiment.plan import plan
-        from densekd.experiment.tree import override
+        from densekd.config.settings_tree import override
+        from densekd.sweeps.experiment_file import read_experiment
+        from densekd.sweeps.jobs import plan
 
         if self.address is not None and self.engine != "ray":
             raise ValueError("--address is that of a Ray cluster; give --engine ray with it.")
@@ -104,23 +104,23 @@ class Options:
         changes = override({"data": given} if given else {}, self.override or [])
         return plan(read_experiment(file).with_axes(self.grid or []), out, changes, self.scale)
 
-    def start(self) -> "Workers | Cluster":
+    def start(self) -> "LocalPool | RayPool":
         """Where runs are computed."""
-        from densekd.cli.jobs import work
-        from densekd.experiment.cluster import Cluster
-        from densekd.experiment.workers import Workers, cores, threads_each
+        from densekd.sweeps.local import LocalPool, cores, threads_each
+        from densekd.sweeps.ray import RayPool
+        from densekd.sweeps.work import work
 
         # A run gains by a second thread, and each holds its data in memory.
         usual = max(1, cores() // 2)
         if self.engine == "ray":
-            return Cluster(work, self.address, self.workers, threads_each(usual))
+            return RayPool(work, self.address, self.workers, threads_each(usual))
         count = self.workers or usual
-        return Workers(work, count, threads_each(count))
+        return LocalPool(work, count, threads_each(count))
 
 
-@takes(Options)
+@takes(SweepOptions)
 def sweep(
-    options: Options,
+    options: SweepOptions,
     experiment: Annotated[
         str,
         typer.Argument(
@@ -142,19 +142,19 @@ def sweep(
 
     Ends with code 1 if a run failed.
     """
-    from densekd.cli import outcome
+    from densekd.cli import sweep_tables
     from densekd.files import to_json
 
     file = _find(experiment)
     planned = options.plan(file, out)
     if dry_run:
-        outcome.show_plan(planned, show.console())
+        sweep_tables.show_plan(planned, output.console())
         return
-    ledger = _carry_out(planned, file, options, quiet)
+    record = _carry_out(planned, file, options, quiet)
     if json:
-        typer.echo(to_json(outcome.as_json(ledger)), nl=False)
-    outcome.show_outcome(ledger, show.console(stderr=json))
-    if any(ledger.entry(job)["state"] == "failed" for job in planned.jobs):
+        typer.echo(to_json(sweep_tables.as_json(record)), nl=False)
+    sweep_tables.show_outcome(record, output.console(stderr=json))
+    if any(record.entry(job)["state"] == "failed" for job in planned.jobs):
         raise typer.Exit(1)
 
 
@@ -173,34 +173,36 @@ def _find(experiment: str) -> Path:
     raise ValueError(f"There is no experiment {experiment!r} in the folder {folder}; {meant}")
 
 
-def _carry_out(sweep: "Sweep", file: Path, options: Options, quiet: bool) -> "Ledger":
-    from densekd.cli.jobs import finished
-    from densekd.cli.outcome import summary
-    from densekd.experiment.ledger import Ledger, opened
+def _carry_out(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool) -> "SweepRecord":
+    from densekd.cli.sweep_tables import summary
+    from densekd.sweeps.record import SweepRecord, opened
+    from densekd.sweeps.work import finished
 
     with Interrupts() as interrupts, opened(sweep, file.read_text("utf-8-sig")):
-        ledger = Ledger(sweep, finished)
-        ledger.write()
-        left = ledger.unfinished()
+        record = SweepRecord(sweep, finished)
+        record.write()
+        left = record.unfinished()
         if not quiet:
             typer.echo(summary(sweep, len(left)), err=True)
-        said = _do(ledger, options, interrupts, quiet) if left else None
+        said = _do(record, options, interrupts, quiet) if left else None
         if said is not None:
             typer.echo(f"{said}, repeat: {typed()}", err=True)
             raise typer.Exit(interrupts.exit_code)
-        return ledger
+        return record
 
 
-def _do(ledger: "Ledger", options: Options, interrupts: Interrupts, quiet: bool) -> str | None:
+def _do(
+    record: "SweepRecord", options: SweepOptions, interrupts: Interrupts, quiet: bool
+) -> str | None:
     """Do what is left; what to say if it was interrupted."""
-    from densekd.cli.overview import overseeing
-    from densekd.experiment.sweep import carry_out
+    from densekd.cli.sweep_progress import observing
+    from densekd.sweeps.sweep import carry_out
 
     try:
         pool = options.start()
         try:
-            with overseeing(ledger, interrupts, quiet=quiet) as overseer:
-                done = carry_out(ledger, pool, overseer)
+            with observing(record, interrupts, quiet=quiet) as observer:
+                done = carry_out(record, pool, observer)
         finally:
             pool.close()
     except KeyboardInterrupt:

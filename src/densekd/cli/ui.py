@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import show
+from densekd.cli import output
 from densekd.cli.signals import Interrupts
 
 EXAMPLES = """Examples:
@@ -44,7 +44,7 @@ def ui(
     with Interrupts() as interrupts:
         interrupts.on_first = ended.set
         with serving(model, listen(port)) as address:
-            typer.echo(f"{show.safe(model)} is at {address} until you press Ctrl-C.")
+            typer.echo(f"{output.safe(model)} is at {address} until you press Ctrl-C.")
             if browser:
                 webbrowser.open(address)
             ended.wait()

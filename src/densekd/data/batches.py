@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """Which part of each batch this process takes: ``rank`` of ``world``."""
 
     rank: int = 0
@@ -71,7 +71,7 @@ class Batches:
         size: int,
         augment: Augment,
         seeds: Seeds,
-        share: Share = Share(),  # noqa: B008 - immutable
+        share: RankShare = RankShare(),  # noqa: B008 - immutable
         *,
         workers: int = 0,
     ) -> None:

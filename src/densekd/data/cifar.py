@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from densekd.checks import check_choice
-from densekd.data.dataset import Channels, Dataset, PixelImages, Progress, Split
+from densekd.data.dataset import Channels, Dataset, OnProgress, PixelImages, Split
 
 Name = Literal["cifar10", "cifar100"]
 Status = Literal["intact", "damaged", "missing"]
@@ -88,7 +88,7 @@ class FileStatus:
 
 
 def load_cifar(
-    name: Name, data_dir: Path, *, download: bool = True, on_progress: Progress | None = None
+    name: Name, data_dir: Path, *, download: bool = True, on_progress: OnProgress | None = None
 ) -> Dataset:
     """CIFAR-10 or CIFAR-100, 32x32 pixels in memory.
 
@@ -140,7 +140,7 @@ def check_cifar(name: Name, data_dir: Path) -> list[FileStatus]:
     return [_status(folder / file, expected) for file, expected in official.md5.items()]
 
 
-def download_cifar(name: Name, data_dir: Path, *, on_progress: Progress | None = None) -> Path:
+def download_cifar(name: Name, data_dir: Path, *, on_progress: OnProgress | None = None) -> Path:
     """Fetch the official archive into ``data_dir`` and check it; an intact one is kept.
 
     Args:
@@ -184,7 +184,7 @@ def download_cifar(name: Name, data_dir: Path, *, on_progress: Progress | None =
 class _PoochBar:
     """What pooch asks of a progress bar, for a plain function; false if there is none."""
 
-    def __init__(self, on_progress: Progress | None) -> None:
+    def __init__(self, on_progress: OnProgress | None) -> None:
         self.on_progress = on_progress
         self.total = 0
         self.done = 0

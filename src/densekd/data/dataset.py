@@ -11,7 +11,7 @@ from torch import Tensor
 
 Channels = tuple[float, float, float]
 # Called with what is done and what there is in all: files, images or bytes.
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -18,7 +18,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils import data
 
-from densekd.data.dataset import FileImages, Progress
+from densekd.data.dataset import FileImages, OnProgress
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -169,7 +169,7 @@ class CropDataset(data.Dataset[Tensor]):
 
 
 def decode_all(
-    files: Sequence[Path], size: int, on_progress: Progress | None = None
+    files: Sequence[Path], size: int, on_progress: OnProgress | None = None
 ) -> tuple[Tensor, list[int], list[tuple[Path, str]]]:
     """The test crops of all files that can be read.
 
@@ -206,7 +206,7 @@ def decode_all(
 
 
 def in_threads(
-    work: Callable[[_In], _Out], inputs: Sequence[_In], on_progress: Progress | None = None
+    work: Callable[[_In], _Out], inputs: Sequence[_In], on_progress: OnProgress | None = None
 ) -> Iterator[_Out]:
     """``work`` done on each of the inputs, several at a time; the results are in their order.
 

@@ -25,7 +25,7 @@ TRAIN = "train"
 logger = logging.getLogger(__name__)
 
 
-class Found(NamedTuple):
+class FoundImages(NamedTuple):
     """The image files under a folder, judged by their names alone.
 
     Args:
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     left_out: list[LeftOut]
 
 
-def find_images(path: Path) -> Found:
+def find_images(path: Path) -> FoundImages:
     """The image files under a folder of either layout; their content is not looked at."""
     top = list_folder(path)
     test = next((part for part in ("val", "test") if part in top.folders), None)
@@ -45,7 +45,7 @@ def find_images(path: Path) -> Found:
         return find_divided(top, test)
     classes, left_out = find_classes(path)
     _check_names(classes)
-    return Found({WHOLE: classes}, left_out)
+    return FoundImages({WHOLE: classes}, left_out)
 
 
 def find_classes(path: Path, only: Collection[str] | None = None) -> tuple[Classes, list[LeftOut]]:
@@ -154,7 +154,7 @@ def _is_image(file: Path) -> bool:
     return file.suffix.lower() in image_endings()
 
 
-def find_divided(top: Listing, test: str, only: Collection[str] | None = None) -> Found:
+def find_divided(top: Listing, test: str, only: Collection[str] | None = None) -> FoundImages:
     """The files of a folder that is divided into ``train`` and a part for testing."""
     unused = [name for name in top.folders if name not in (TRAIN, test)]
     left_out = _outside(top)
@@ -164,7 +164,7 @@ def find_divided(top: Listing, test: str, only: Collection[str] | None = None) -
         parts[part], others = find_classes(top.folders[part], only)
         left_out += others
     _check_names([*parts[TRAIN], *parts[test]])
-    return Found(parts, left_out)
+    return FoundImages(parts, left_out)
 
 
 def warn_of(left_out: Iterable[LeftOut]) -> None:

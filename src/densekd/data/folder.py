@@ -17,8 +17,8 @@ from densekd.data.dataset import (
     Dataset,
     FileImages,
     Images,
+    OnProgress,
     PixelImages,
-    Progress,
     Split,
 )
 from densekd.data.decode import decode_all, in_threads, why_unreadable
@@ -26,14 +26,14 @@ from densekd.data.find import (
     TRAIN,
     WHOLE,
     Classes,
-    Found,
+    FoundImages,
     LeftOut,
     find_divided,
     find_images,
     list_folder,
     warn_of,
 )
-from densekd.data.split import held_out
+from densekd.data.stratify import held_out
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def load_folder(
     test_fraction: float = 0.2,
     seed: int = 0,
     memory_bytes: int = 1 << 30,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Dataset:
     """A data set from class sub-folders of images.
 
@@ -92,7 +92,7 @@ def load_imagenet(
     image_size: int = 224,
     classes: Sequence[str] | None = None,
     memory_bytes: int = 1 << 30,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Dataset:
     """ImageNet, or any folder laid out like it; files are not looked into unless they are few.
 
@@ -108,7 +108,7 @@ def load_imagenet(
     return _dataset("imagenet", path, images, items)
 
 
-def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> Found:
+def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> FoundImages:
     """The files of an ImageNet, of all classes or of some; see `load_imagenet`."""
     top = list_folder(path)
     for part in (TRAIN, "val"):
@@ -139,7 +139,7 @@ def imagenet100_classes(wnids: Sequence[str]) -> list[str]:
     return sorted(str(wnid) for wnid in drawn)
 
 
-def check_images(found: Found, on_progress: Progress | None = None) -> FolderReport:
+def check_images(found: FoundImages, on_progress: OnProgress | None = None) -> FolderReport:
     """Decode every image that was found, to tell those that can't be.
 
     Args:
@@ -198,7 +198,7 @@ def _check_wanted(train: Path, wanted: Sequence[str], classes: Classes) -> None:
         )
 
 
-def _items(found: Found) -> list[_Item]:
+def _items(found: FoundImages) -> list[_Item]:
     return [
         _Item(file, label, part)
         for part, classes in found.parts.items()
@@ -208,7 +208,7 @@ def _items(found: Found) -> list[_Item]:
 
 
 def _read(
-    found: Found, size: int, memory_bytes: int, on_progress: Progress | None, *, look: bool
+    found: FoundImages, size: int, memory_bytes: int, on_progress: OnProgress | None, *, look: bool
 ) -> tuple[Images, list[_Item]]:
     """The images, in memory if they fit, and what each is; ``look`` into files that stay files."""
     if size < 1:

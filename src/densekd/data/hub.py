@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from densekd.data.dataset import Dataset, PixelImages, Progress, Split, channel_statistics
+from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, channel_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.data.split import held_out
+from densekd.data.stratify import held_out
 
 # Of each class, where a data set has no test images with labels.
 _TEST_FRACTION = 0.2
@@ -30,7 +30,7 @@ def load_hub(
     label_column: str | None = None,
     image_size: int | None = None,
     seed: int = 0,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Dataset:
     """A data set of the hub, all images in memory.
 
@@ -195,7 +195,7 @@ def _decode(
     return Split(PixelImages(pixels[: len(kept)]), torch.tensor(labels)[kept])
 
 
-def _counter(total: int, on_progress: Progress | None) -> Callable[[], None]:
+def _counter(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
     numbers = itertools.count(1)
 
     def count() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import platformdirs
 
-from densekd.data import arrays, cifar, find, folder, hub, order
-from densekd.data.dataset import Dataset, Progress
+from densekd.data import cifar, digits_npz, find, folder, hub, order
+from densekd.data.dataset import Dataset, OnProgress
 
 SOURCES = {
     "digits": "1,797 digits, 8x8, 10 classes",
@@ -51,7 +51,7 @@ def load(
     name: str = "digits",
     options: SourceOptions | None = None,
     *,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Dataset:
     """The data set that a name stands for.
 
@@ -121,7 +121,7 @@ def _check_used(kind: str, options: SourceOptions) -> None:
             raise ValueError(f"{option} has no meaning for {kind}; leave it out.")
 
 
-def _load(kind: str, rest: str, options: SourceOptions, on_progress: Progress | None) -> Dataset:
+def _load(kind: str, rest: str, options: SourceOptions, on_progress: OnProgress | None) -> Dataset:
     size = {} if options.image_size is None else {"image_size": options.image_size}
     path = Path(rest).expanduser()
     match kind:
@@ -134,7 +134,7 @@ def _load(kind: str, rest: str, options: SourceOptions, on_progress: Progress | 
             classes = imagenet_classes(kind, path, options.classes_file)
             return folder.load_imagenet(path, classes=classes, on_progress=on_progress, **size)
         case "npz":
-            return arrays.load_npz(path)
+            return digits_npz.load_npz(path)
         case "hub":
             return hub.load_hub(
                 rest,
@@ -144,4 +144,4 @@ def _load(kind: str, rest: str, options: SourceOptions, on_progress: Progress | 
                 seed=options.seed,
                 on_progress=on_progress,
             )
-    return arrays.load_digits()
+    return digits_npz.load_digits()

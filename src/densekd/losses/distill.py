@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from densekd.checks import check_choice
 from densekd.losses.checks import check_logits, check_option, checked_weights
-from densekd.losses.dense import pool_mean_divergence
 from densekd.losses.groups import Blocks, layout_of, listed_divergence, masked_divergence
+from densekd.losses.pool_mean import pool_mean_divergence
 from densekd.pool import TaskPool
 
 Groups = Literal["whole", "each", "random", "every"]

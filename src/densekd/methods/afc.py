@@ -10,11 +10,11 @@ from torch import Tensor
 from densekd.data.batches import Batch
 from densekd.losses.classify import NcaMode
 from densekd.losses.feature import channel_distance, channel_importance, normalised
-from densekd.methods.dense import Course
 from densekd.methods.feature_terms import FeatureTerm, Weight
 from densekd.methods.method import Method
+from densekd.methods.paper import Schedules
 from densekd.methods.podnet import Nca, with_proxies
-from densekd.methods.terms import Occasion, Ratio, Stream
+from densekd.methods.terms import RatioWeight, Stream, TaskContext
 from densekd.nn.network import Network, Outputs
 
 
@@ -59,12 +59,12 @@ class ChannelDistance(FeatureTerm):
         """See `densekd.losses.feature.channel_distance`."""
         return channel_distance(student.maps, teacher.maps, self.importance)
 
-    def end(self, occasion: Occasion) -> None:
+    def end(self, context: TaskContext) -> None:
         """Find what is important to the network that was trained."""
         # It sees batches as in training, but the statistics that move are those of a copy.
-        network = copy.deepcopy(occasion.network).train()
+        network = copy.deepcopy(context.network).train()
         sums: tuple[Tensor, ...] | None = None
-        for batch in occasion.batches():
+        for batch in context.batches():
             found = self._importance(network, batch)
             sums = found if sums is None else tuple(map(torch.add, sums, found))
         assert sums is not None
@@ -85,7 +85,7 @@ class ChannelDistance(FeatureTerm):
         return channel_importance(torch.autograd.grad(loss, seen.maps))
 
 
-def afc(options: AfcOptions, course: Course) -> Method:
+def afc(options: AfcOptions, schedules: Schedules) -> Method:
     r"""AFC, on one batch x of new images and old exemplars.
 
     .. math:: L = NCA(x) + \lambda \sqrt{seen / new} \, L_{disc}(x)
@@ -93,5 +93,5 @@ def afc(options: AfcOptions, course: Course) -> Method:
     Classifier and phases are PODNet's, see `densekd.methods.podnet.with_proxies`.
     """
     nca = Nca(["merged"], options.nca, options.margin)
-    distance = ChannelDistance(["merged"], Ratio(options.lambda_base, 0.5), nca)
-    return with_proxies("afc", {"nca": nca, "channels": distance}, course, options.clamp)
+    distance = ChannelDistance(["merged"], RatioWeight(options.lambda_base, 0.5), nca)
+    return with_proxies("afc", {"nca": nca, "channels": distance}, schedules, options.clamp)

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.losses.classify import soft_cross_entropy
-from densekd.methods.dense import Course
 from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.paper import Schedules
 from densekd.methods.terms import CrossEntropy, Step, Term
 from densekd.nn.classifier import BiasClassifier
 
@@ -114,7 +114,7 @@ def old_share(step: Step) -> float:
     return old / (old + step.added)
 
 
-def bic(options: BicOptions, course: Course) -> Method:
+def bic(options: BicOptions, schedules: Schedules) -> Method:
     r"""BiC: a first stage that trains the network, a second that corrects the new logits.
 
     .. math:: L_1 = (1 - \lambda) CE(z_{all}) + \lambda \, softCE(z_{old}), \quad
@@ -122,13 +122,13 @@ def bic(options: BicOptions, course: Course) -> Method:
 
     .. math:: L_2 = CE(z_{old}, \beta z_{new} + \gamma) + 0.1 \gamma^2 / 2
 
-    Stage 2, by ``course.finish`` or as released, is on what was held out from stage 1, of this
+    Stage 2, by ``schedules.finish`` or as released, is on what was held out from stage 1, of this
     task and of those before, and only beta and gamma learn there. Without exemplars there is
     nothing to hold out, so it is left out.
     """
     bias = Phase(
         "bias",
-        course.finish or BIAS_STAGE,
+        schedules.finish or BIAS_STAGE,
         data="held-out",
         trains="bias",
         slots=("bias",),
@@ -143,8 +143,8 @@ def bic(options: BicOptions, course: Course) -> Method:
             "kd": OldShare(options.temperature),
             "bias": Unbiased(options.gamma_decay),
         },
-        base=(Phase("train", course.base, slots=stage1),),
-        increment=(Phase("train", course.increment, slots=stage1), bias),
+        base=(Phase("train", schedules.base, slots=stage1),),
+        increment=(Phase("train", schedules.increment, slots=stage1), bias),
         streams="merged",
         held_out=options.held_out,
     )

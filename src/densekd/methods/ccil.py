@@ -8,8 +8,8 @@ from torch import Tensor
 
 from densekd.data.augment import Strength
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.dense import Course, DenseOptions, dense
 from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.paper import DenseOptions, Schedules, dense
 from densekd.methods.terms import CrossEntropy, Step, Term
 
 
@@ -80,14 +80,14 @@ class SelfDistil(Term):
         return self.weight * loss
 
 
-def ccil(options: CcilOptions, course: Course) -> Method:
+def ccil(options: CcilOptions, schedules: Schedules) -> Method:
     r"""CCIL: `dense`'s ``gkd`` with CCIL's constants.
 
     .. math:: L = CE(z_{new}(x_n)) + CE(z_{all}(x_e)) + \lambda (KL(x_n) + KL(x_e)), \quad
         \lambda = \lambda_{base} (seen / new)^{0.66}
 
-    With ``generations``, the base task goes on as often, by ``course.finish`` or as released, with
-    a copy of what it has learned for a teacher:
+    With ``generations``, the base task goes on as often, by ``schedules.finish`` or as
+    released, with a copy of what it has learned for a teacher:
     :math:`L = CE(z(x_n)) + w \, KL(x_n)`. ``mixup`` and ``heavy_augmentation`` are for all phases
     of the base task, and for no other.
     """
@@ -97,13 +97,13 @@ def ccil(options: CcilOptions, course: Course) -> Method:
         temperature=options.temperature,
     )
     new = CrossEntropy(["new"], "new", options.base_smoothing)
-    plain = dataclasses.replace(dense("gkd", of_gkd, course), name="ccil").with_term("new", new)
+    plain = dataclasses.replace(dense("gkd", of_gkd, schedules), name="ccil").with_term("new", new)
     if options.generations == 0:
         return dataclasses.replace(plain, base=_varied(plain.base, options))
     again = [
         Phase(
             f"generation {number}",
-            course.finish or GENERATION,
+            schedules.finish or GENERATION,
             slots=("new", "self"),
             teacher="self",
         )

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from densekd.losses.feature import less_forget, pod_spatial
-from densekd.methods.terms import Occasion, Step, Stream, Term
+from densekd.methods.terms import Step, Stream, TaskContext, Term
 from densekd.nn.network import Outputs
 
 
 class Weight(Protocol):
-    """A weight that follows from the numbers of classes; `densekd.methods.terms.Ratio` is one."""
+    """A weight that depends on the numbers of old and new classes, such as `RatioWeight`."""
 
     @property
     def formula(self) -> str:
@@ -26,7 +26,7 @@ class Weight(Protocol):
 
 
 @dataclass(frozen=True)
-class OldRatio:
+class OldRatioWeight:
     """UCIR's weight: ``lambda = base sqrt(old / new)``, where others have seen / new."""
 
     base: float
@@ -61,9 +61,9 @@ class FeatureTerm(Term):
         """The term in plain text."""
         return f"lambda [{self.reads}], lambda = {self.weight.formula}"
 
-    def begin(self, occasion: Occasion) -> dict[str, float]:
+    def begin(self, context: TaskContext) -> dict[str, float]:
         """Records lambda."""
-        return {"lambda": self.weight.of(sum(occasion.old), len(occasion.task.classes))}
+        return {"lambda": self.weight.of(sum(context.old), len(context.task.classes))}
 
     def __call__(self, step: Step) -> Tensor:
         """``sum over streams of lambda distance``, a scalar."""

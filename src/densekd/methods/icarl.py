@@ -6,9 +6,9 @@ from torch import Tensor
 
 from densekd.losses.classify import new_class_bce, old_class_bce
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.dense import Course
 from densekd.methods.method import Method, Phase, Predictor
-from densekd.methods.terms import CrossEntropy, Distil, Ratio, Step, Term
+from densekd.methods.paper import Schedules
+from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Step, Term
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class OldOutputs(Term):
         return old_class_bce(view.student.logits, view.teacher.logits)
 
 
-def icarl(options: IcarlOptions, course: Course) -> Method:
+def icarl(options: IcarlOptions, schedules: Schedules) -> Method:
     r"""ICaRL as released: binary cross-entropy of every output, averaged over images and outputs.
 
     .. math:: L = -\frac{1}{B\,seen} \sum_x \Big( \sum_{c < old} q_c \log g_c
@@ -86,10 +86,10 @@ def icarl(options: IcarlOptions, course: Course) -> Method:
     with g the student's and q the teacher's sigmoids. Slot ``kd`` is the sum over old outputs.
     """
     terms: dict[str, Term] = {"merged": NewOutputs(), "kd": OldOutputs()}
-    return _icarl("icarl", terms, options.predicts, course)
+    return _icarl("icarl", terms, options.predicts, schedules)
 
 
-def icarl_softmax(options: IcarlSoftmaxOptions, course: Course) -> Method:
+def icarl_softmax(options: IcarlSoftmaxOptions, schedules: Schedules) -> Method:
     r"""UCIR's iCaRL, which most papers that start from half of the classes compare with.
 
     .. math:: L = CE(z_{all}) + \lambda \tau^2 KL(z_{old})
@@ -99,18 +99,18 @@ def icarl_softmax(options: IcarlSoftmaxOptions, course: Course) -> Method:
     loss = DenseDistillation("whole", options.temperature, "batch")
     terms: dict[str, Term] = {
         "merged": CrossEntropy(["merged"], "all"),
-        "kd": Distil(["merged"], loss, Ratio(options.lambda_base, exponent=0.0)),
+        "kd": Distil(["merged"], loss, RatioWeight(options.lambda_base, exponent=0.0)),
     }
-    return _icarl("icarl-softmax", terms, options.predicts, course)
+    return _icarl("icarl-softmax", terms, options.predicts, schedules)
 
 
-def _icarl(name: str, terms: dict[str, Term], predicts: Predictor, course: Course) -> Method:
+def _icarl(name: str, terms: dict[str, Term], predicts: Predictor, schedules: Schedules) -> Method:
     return Method(
         name,
         "linear",
         terms,
-        base=(Phase("train", course.base),),
-        increment=(Phase("train", course.increment),),
+        base=(Phase("train", schedules.base),),
+        increment=(Phase("train", schedules.increment),),
         streams="merged",
         predicts=predicts,
     )

@@ -18,7 +18,7 @@ Trains = Literal["all", "new", "weights", "bias"]
 Predictor = Literal["head", "nearest-mean"]
 Streams = Literal["split", "merged"]
 Keeps = Literal["exemplars", "everything"]
-Teacher = Literal["before", "self"]
+TeacherSource = Literal["before", "self"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Schedule:
         return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
 
     def scaled(self, share: float) -> "Schedule":
-        """The same course in ``share`` of the epochs, at least one."""
+        """The same schedules in ``share`` of the epochs, at least one."""
         epochs = max(1, round(self.epochs * share))
         # Never 0: the first epoch is at the full rate, however few there are.
         milestones = tuple(max(1, round(m * epochs / self.epochs)) for m in self.milestones)
@@ -102,14 +102,14 @@ class Phase:
     trains: Trains = "all"
     slots: tuple[str, ...] | None = None
     fixed_statistics: bool = False
-    teacher: Teacher = "before"
+    teacher: TeacherSource = "before"
     augment: Strength = "usual"
     mixup: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("data", self.data, get_args(PhaseData))
         check_choice("trains", self.trains, get_args(Trains))
-        check_choice("teacher", self.teacher, get_args(Teacher))
+        check_choice("teacher", self.teacher, get_args(TeacherSource))
         check_choice("augment", self.augment, get_args(Strength))
         if self.teacher == "self" and self.slots is None:
             raise ValueError(

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from densekd.checks import check_choice
 from densekd.losses.classify import NcaMode, nca_loss
-from densekd.methods.dense import Course
 from densekd.methods.feature_terms import LessForget, PodSpatial
 from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.terms import Ratio, Step, Stream, Term
+from densekd.methods.paper import Schedules
+from densekd.methods.terms import RatioWeight, Step, Stream, Term
 from densekd.nn.classifier import Classifier
 from densekd.nn.proxies import ProxyClassifier
 
@@ -77,7 +77,7 @@ class Nca(Term):
         return nca_loss(logits, labels, self.mode, classifier.eta * self.margin)
 
 
-def podnet(options: PodnetOptions, course: Course) -> Method:
+def podnet(options: PodnetOptions, schedules: Schedules) -> Method:
     r"""PODNet, on one batch x of new images and old exemplars.
 
     .. math:: L = NCA(x) + \sqrt{seen / new} \, (3 L_{spatial}(x) + L_{flat}(x))
@@ -88,15 +88,17 @@ def podnet(options: PodnetOptions, course: Course) -> Method:
         "podnet",
         {
             "nca": Nca(["merged"], options.nca, options.margin),
-            "pod_spatial": PodSpatial(["merged"], Ratio(options.spatial, 0.5)),
-            "pod_flat": LessForget(["merged"], Ratio(options.flat, 0.5)),
+            "pod_spatial": PodSpatial(["merged"], RatioWeight(options.spatial, 0.5)),
+            "pod_flat": LessForget(["merged"], RatioWeight(options.flat, 0.5)),
         },
-        course,
+        schedules,
         options.clamp,
     )
 
 
-def with_proxies(name: str, terms: Mapping[str, Term], course: Course, clamp: float) -> Method:
+def with_proxies(
+    name: str, terms: Mapping[str, Term], schedules: Schedules, clamp: float
+) -> Method:
     """A method with PODNet's classifier and phases, and losses of its own.
 
     New proxies are imprinted; those of old classes don't change. Then the proxies of all classes,
@@ -106,13 +108,16 @@ def with_proxies(name: str, terms: Mapping[str, Term], course: Course, clamp: fl
     Args:
         name: what it is called.
         terms: its losses.
-        course: with a ``finish``, the schedule of the second phase.
+        schedules: with a ``finish``, the schedule of the second phase.
         clamp: of gradients, in schedules that have none of their own.
     """
-    if course.finish is None:
-        raise ValueError(f"{name} ends each later task by fine-tuning: give the course a finish.")
+    if schedules.finish is None:
+        raise ValueError(
+            f"{name} ends each later task by fine-tuning: give the schedules a finish."
+        )
     base, increment, finish = (
-        _clamped(schedule, clamp) for schedule in (course.base, course.increment, course.finish)
+        _clamped(schedule, clamp)
+        for schedule in (schedules.base, schedules.increment, schedules.finish)
     )
     return Method(
         name,

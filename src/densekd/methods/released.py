@@ -9,9 +9,9 @@ from densekd.data.memory import Selection
 from densekd.methods.afc import AfcOptions
 from densekd.methods.bic import BIAS_STAGE, BicOptions
 from densekd.methods.ccil import CcilOptions
-from densekd.methods.dense import Course
 from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions
 from densekd.methods.method import Schedule
+from densekd.methods.paper import Schedules
 from densekd.methods.podnet import PodnetOptions
 from densekd.methods.ucir import UcirOptions
 
@@ -32,22 +32,22 @@ class Released:
 
     Args:
         options: the method's own.
-        course: how long and how fast it is trained.
+        schedules: how long and how fast it is trained.
         network: the backbone, where it isn't the usual one for the data.
         selection: how exemplars are chosen.
         brightness: how much images are made brighter or darker at random.
     """
 
     options: HostOptions
-    course: Course
+    schedules: Schedules
     network: str | None = None
     selection: Selection = "herding"
     brightness: float = 0.0
 
 
-def _alike(schedule: Schedule, finish: Schedule | None = None) -> Course:
+def _alike(schedule: Schedule, finish: Schedule | None = None) -> Schedules:
     """All tasks are trained alike."""
-    return Course(schedule, schedule, finish)
+    return Schedules(schedule, schedule, finish)
 
 
 def _stepped(epochs: int, lr: float, milestones: tuple[int, ...], **other: float) -> Schedule:
@@ -128,7 +128,7 @@ _UCIR = {
     ),
     "digits": Released(UcirOptions(lambda_base=5.0), _alike(_DIGITS)),
 }
-# AFC is a fork of PODNet, and has its course on CIFAR-100.
+# AFC is a fork of PODNet, and has its schedules on CIFAR-100.
 _POD_SMALL = _alike(_cosine(160, 0.1, 128, 5e-4), _constant(20, 0.05, 128, 5e-4))
 _PODNET = {
     "small": Released(
@@ -166,14 +166,14 @@ _AFC = {
     ),
     "digits": Released(AfcOptions(), _alike(_DIGITS_POD, _DIGITS_FINISH), "podnet14"),
 }
-_CCIL_SMALL = Course(
+_CCIL_SMALL = Schedules(
     Schedule(120, 0.1, batch_size=100, weight_decay=5e-4),
     Schedule(120, 0.01, batch_size=100, weight_decay=5e-4),
 )
-_CCIL_100 = Course(
+_CCIL_100 = Schedules(
     _stepped(70, 0.1, (30, 60), weight_decay=5e-4), _stepped(70, 0.01, (20, 35), weight_decay=5e-4)
 )
-_CCIL_1000 = Course(
+_CCIL_1000 = Schedules(
     _stepped(70, 0.1, (30, 60), weight_decay=1e-4), _stepped(70, 0.01, (20, 35), weight_decay=1e-4)
 )
 _CCIL = {

@@ -14,7 +14,7 @@ from densekd.data.batches import Batch, Blend
 from densekd.data.dataset import Split
 from densekd.data.scenario import Task
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.weights import AdaptiveWeights
+from densekd.methods.adaptive_weights import AdaptiveWeights
 from densekd.nn.network import Network, Outputs
 
 Stream = Literal["new", "exemplars", "merged"]
@@ -52,7 +52,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Occasion:
+class TaskContext:
     """What terms see before a task is trained, and after it.
 
     Args:
@@ -93,7 +93,7 @@ class Term(ABC):
         """The term as people read it: x are images of a stream, z logits, f features."""
         return type(self).__name__
 
-    def begin(self, occasion: Occasion) -> dict[str, float]:
+    def begin(self, context: TaskContext) -> dict[str, float]:
         """Look at a task before it is trained; returns numbers worth recording, by name."""
         return {}
 
@@ -101,7 +101,7 @@ class Term(ABC):
     def __call__(self, step: Step) -> Tensor:
         """The weighted loss of one step, a scalar."""
 
-    def end(self, occasion: Occasion) -> None:  # noqa: B027 - most have nothing to do
+    def end(self, context: TaskContext) -> None:  # noqa: B027 - most have nothing to do
         """Look at a task after it was trained."""
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -169,7 +169,7 @@ class CrossEntropy(Term):
 
 
 @dataclass(frozen=True)
-class Ratio:
+class RatioWeight:
     """CCIL's weight of the distillation: ``lambda = base (seen / new)^exponent``.
 
     With an exponent of 0 it is constant.
@@ -208,7 +208,7 @@ class Distil(Term):
         self,
         streams: Iterable[Stream],
         loss: DenseDistillation,
-        weight: Ratio | AdaptiveWeights,
+        weight: RatioWeight | AdaptiveWeights,
         vectors: Vectors = "stored",
     ) -> None:
         super().__init__(streams)
@@ -226,7 +226,7 @@ class Distil(Term):
             "random": "p a random group of old tasks",
             "every": "p every group of old tasks, averaged",
         }[self.loss.groups]
-        if isinstance(self.weight, Ratio):
+        if isinstance(self.weight, RatioWeight):
             weight = f"lambda = {self.weight.formula}"
         else:
             size = "|p|" if self.weight.ratio == "group" else "old"
@@ -235,24 +235,24 @@ class Distil(Term):
         scale = f"tau = {self.loss.temperature:g}, divided by {self.loss.reduction}"
         return f"lambda [{streams}], {groups}, {weight}, {scale}"
 
-    def begin(self, occasion: Occasion) -> dict[str, float]:
+    def begin(self, context: TaskContext) -> dict[str, float]:
         """Compare the new classes with the old; records lambda, or s of all old classes."""
-        old, added = occasion.old, len(occasion.task.classes)
+        old, added = context.old, len(context.task.classes)
         if not old:
             return {}
-        if isinstance(self.weight, Ratio):
+        if isinstance(self.weight, RatioWeight):
             return {"lambda": self.weight.of(sum(old), added)}
         if self.vectors == "recomputed":
-            if occasion.exemplars is None:
+            if context.exemplars is None:
                 raise ValueError("vectors='recomputed' needs exemplars of the old classes.")
-            self.weight.revise(self._vectors(occasion, occasion.exemplars, 0, sum(old)))
-        self.weight.face(self._task_vectors(occasion))
+            self.weight.replace_old(self._vectors(context, context.exemplars, 0, sum(old)))
+        self.weight.set_new(self._task_vectors(context))
         return {"s": float(self.weight.distance(torch.ones(len(old), dtype=torch.bool)))}
 
     def __call__(self, step: Step) -> Tensor:
         """``sum over streams of lambda KL``, scaled as the loss says."""
         factor, weights = 1.0, None
-        if isinstance(self.weight, Ratio):
+        if isinstance(self.weight, RatioWeight):
             factor = self.weight.of(sum(step.old), step.added)
         else:
             weights = self.weight
@@ -265,26 +265,26 @@ class Distil(Term):
             losses.append(self.loss(*logits, step.old, generator=step.generator, weights=weights))
         return factor * torch.stack(losses).sum()
 
-    def end(self, occasion: Occasion) -> None:
+    def end(self, context: TaskContext) -> None:
         """Keep the class vectors of the task."""
         if isinstance(self.weight, AdaptiveWeights):
-            self.weight.remember(self._task_vectors(occasion))
+            self.weight.add_task(self._task_vectors(context))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The class vectors of all tasks."""
-        return {} if isinstance(self.weight, Ratio) else self.weight.state_dict()
+        return {} if isinstance(self.weight, RatioWeight) else self.weight.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace the class vectors by those that `state_dict` gave."""
         if isinstance(self.weight, AdaptiveWeights):
             self.weight.load_state_dict(state)
 
-    def _task_vectors(self, occasion: Occasion) -> Tensor:
-        task = occasion.task
-        return self._vectors(occasion, task.train, task.first, len(task.classes))
+    def _task_vectors(self, context: TaskContext) -> Tensor:
+        task = context.task
+        return self._vectors(context, task.train, task.first, len(task.classes))
 
-    def _vectors(self, occasion: Occasion, images: Split, first: int, classes: int) -> Tensor:
+    def _vectors(self, context: TaskContext, images: Split, first: int, classes: int) -> Tensor:
         assert isinstance(self.weight, AdaptiveWeights)
-        features = occasion.features(images)
+        features = context.features(images)
         labels = images.labels.to(features.device) - first
         return self.weight.class_vectors(features, labels, classes)

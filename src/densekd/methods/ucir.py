@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from densekd.losses.margin import margin_ranking
-from densekd.methods.dense import Course
-from densekd.methods.feature_terms import LessForget, OldRatio
+from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method, Phase
+from densekd.methods.paper import Schedules
 from densekd.methods.terms import CrossEntropy, Step, Stream, Term
 from densekd.nn.classifier import CosineClassifier
 
@@ -81,28 +81,28 @@ class MarginRanking(Term):
         return self.weight * torch.stack(losses).sum()
 
 
-def ucir(options: UcirOptions, course: Course) -> Method:
+def ucir(options: UcirOptions, schedules: Schedules) -> Method:
     r"""UCIR, on one batch x of new images and old exemplars.
 
     .. math:: L = CE(z_{all}(x)) + \lambda (1 - \cos(f(x), f_{old}(x))) + L_{mr}(x)
 
-    New weights are imprinted; those of old classes don't change. If the course has a ``finish``,
+    New weights are imprinted; those of old classes don't change. If the schedules has a ``finish``,
     the weights of all classes, and nothing else, are then trained on as many images of each class.
     """
     terms: dict[str, Term] = {
         "ce": CrossEntropy(["merged"], "all"),
-        "less_forget": LessForget(["merged"], OldRatio(options.lambda_base)),
+        "less_forget": LessForget(["merged"], OldRatioWeight(options.lambda_base)),
         "ranking": MarginRanking(["merged"], options.margin, options.k, options.ranking_weight),
     }
-    increment = [Phase("train", course.increment, trains="new")]
-    if course.finish is not None:
-        finish = Phase("finetune", course.finish, "balanced", "weights", tuple(terms), True)
+    increment = [Phase("train", schedules.increment, trains="new")]
+    if schedules.finish is not None:
+        finish = Phase("finetune", schedules.finish, "balanced", "weights", tuple(terms), True)
         increment.append(finish)
     return Method(
         "ucir",
         "cosine",
         terms,
-        base=(Phase("train", course.base),),
+        base=(Phase("train", schedules.base),),
         increment=tuple(increment),
         streams="merged",
         imprints=True,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from densekd.model.opened import Model
-from densekd.model.records import Entry
+from densekd.model.model import Model
+from densekd.model.records import HistoryEntry
 from densekd.model.store import Store
 
 
@@ -49,7 +49,7 @@ class About:
         classes: in the order in which they were learned.
     """
 
-    entry: Entry
+    entry: HistoryEntry
     method: str
     network: str
     parameters: int

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from densekd import __version__
-from densekd.data.dataset import PixelImages, Progress
+from densekd.data.dataset import OnProgress, PixelImages
 from densekd.files import to_json, write_atomically
-from densekd.learn.engine import Engine
-from densekd.learn.learner import Learner
-from densekd.learn.see import cosines
-from densekd.model.opened import Model
+from densekd.model.model import Model
+from densekd.training.engine import Engine
+from densekd.training.inference import cosines
+from densekd.training.learner import Learner
 
 Format = Literal["onnx", "torch"]
 # Takes uint8 [n, 3, H, W] and gives probabilities [n, classes].
@@ -79,7 +79,7 @@ class Deployed(nn.Module):
         return (values / self.temperature).softmax(1), values
 
 
-def export(model: Model, to: Format, file: Path, on_progress: Progress | None = None) -> Exported:
+def export(model: Model, to: Format, file: Path, on_progress: OnProgress | None = None) -> Exported:
     """Write a model to one file, once it was seen to predict as the model does.
 
     Args:

@@ -2,23 +2,23 @@
 
 from pathlib import Path
 
-from densekd.model.lesson import Known
-from densekd.model.opened import Guess, Model, Picture
-from densekd.model.records import Accuracy, ClassChange, Entry, Plan, Update
+from densekd.model.images import Known
+from densekd.model.model import Guess, Model, PhotoInput
+from densekd.model.records import Accuracy, ClassChange, HistoryEntry, Plan, Update
 from densekd.model.settings import TeachOptions
 from densekd.model.store import Pointer, Store
-from densekd.model.teach import Observer, preview, teach
+from densekd.model.teach import TeachObserver, preview, teach
 
 __all__ = [
     "Accuracy",
     "ClassChange",
-    "Entry",
     "Guess",
+    "HistoryEntry",
     "Known",
     "Model",
-    "Observer",
-    "Picture",
+    "PhotoInput",
     "Plan",
+    "TeachObserver",
     "TeachOptions",
     "Update",
     "history",
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 
-def history(folder: Path) -> list[Entry]:
+def history(folder: Path) -> list[HistoryEntry]:
     """All states of a model, in the order in which they were made."""
     store = Store(folder)
     pointer = store.existing()
     return [store.entry(step, step == pointer.step) for step in range(pointer.steps)]
 
 
-def undo(folder: Path, to: int | None = None) -> Entry:
+def undo(folder: Path, to: int | None = None) -> HistoryEntry:
     """Go back to the state before, or to any other; nothing is deleted.
 
     Args:

@@ -16,7 +16,7 @@ class Plan:
         image_size: the height and width that images are brought to.
         network: its name.
         method: its name.
-        phases: the stretches of training, and the epochs of each.
+        phases: the workload of training, and the epochs of each.
         seconds: what training will take, if it was measured.
         resumed: whether it goes on where it was left.
     """
@@ -94,7 +94,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     """A state of a model in its history.
 
     Args:

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import torch
 
+from densekd.config.schema import Config
+from densekd.config.settings_tree import digest
 from densekd.data.dataset import (
     Channels,
+    OnProgress,
     PixelImages,
-    Progress,
     Split,
     channel_statistics,
     fingerprint,
 )
 from densekd.data.find import find_images
 from densekd.data.scenario import Task
-from densekd.data.split import how_often
-from densekd.experiment.config import Config
-from densekd.experiment.tree import digest
-from densekd.learn.learner import Learner
-from densekd.model.lesson import Lesson, find_lesson, read_lesson, usual_size
-from densekd.model.opened import Model, empty_learner
+from densekd.data.stratify import oversampling_counts
+from densekd.model.images import Lesson, find_lesson, read_lesson, usual_size
+from densekd.model.model import Model, empty_learner
 from densekd.model.records import Plan, Update
 from densekd.model.settings import Part, TeachOptions, largest_size, scheduled, settings
 from densekd.model.store import Pointer, Store
+from densekd.training.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Request:
     def plan(self, config: Config, seconds: float | None, *, resumed: bool) -> Plan:
         """What will be done by these settings; see `Plan`."""
         lesson, names = self.lesson, [*self.known, *self.lesson.learned]
-        method, task = config.method.make(config.course()), self.task.number
+        method, task = config.method.make(config.schedules()), self.task.number
         assert config.data.image_size is not None
         phases = method.increment if task else method.base
         return Plan(
@@ -120,7 +120,7 @@ class Request:
 
 
 def read_request(
-    folder: Path, source: Path, options: TeachOptions, on_progress: Progress
+    folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
 ) -> Request:
     """Read all that an update needs; see `densekd.model.teach.teach`."""
     _check_places(folder, source)
@@ -141,11 +141,15 @@ def read_request(
 
 def images_shown(lesson: Lesson, config: Config) -> int:
     """How many new images an epoch has, repetitions counted."""
-    return int(how_often(lesson.train.labels).sum()) if config.data.even else len(lesson.train)
+    return (
+        int(oversampling_counts(lesson.train.labels).sum())
+        if config.data.even
+        else len(lesson.train)
+    )
 
 
 def done_before(
-    folder: Path, source: Path, options: TeachOptions, on_progress: Progress
+    folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
 ) -> Update | None:
     """The model's last update, if it is the one that is asked for."""
     if Store(folder).pointer() is None:

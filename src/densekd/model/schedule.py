@@ -4,12 +4,12 @@ import logging
 import time
 from pathlib import Path
 
-from densekd.experiment.config import Config, as_toml, resolve
-from densekd.experiment.tree import read_toml
+from densekd.config.schema import Config, as_toml, resolve
+from densekd.config.settings_tree import read_toml
 from densekd.files import write_atomically
-from densekd.learn.watch import Report, Stopped, Watch
 from densekd.model.request import Request, images_shown
 from densekd.model.settings import usual_epochs, with_epochs
+from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 
 # How long batches are tried, and at most which share of a budget.
 _SECONDS = 5.0
@@ -23,13 +23,13 @@ _MOST = 4
 logger = logging.getLogger(__name__)
 
 
-def kept_schedule(pending: Path, request: Request, watch: Watch, began: float) -> Config:
+def kept_schedule(pending: Path, request: Request, callback: Callback, began: float) -> Config:
     """The settings to train by: those that an interrupted update was begun with, or chosen now.
 
     Args:
         pending: the folder of the update.
         request: what is asked for.
-        watch: may ask to stop.
+        callback: may ask to stop.
         began: when the update began, by the monotonic clock.
     """
     file = pending / "config.toml"
@@ -37,7 +37,7 @@ def kept_schedule(pending: Path, request: Request, watch: Watch, began: float) -
         return resolve(read_toml(file))
     config = request.config
     if request.options.budget is not None:
-        config = fitted(request, seconds_per_epoch(request, watch), began)
+        config = fitted(request, seconds_per_epoch(request, callback), began)
     write_atomically(file, as_toml(config))
     return config
 
@@ -66,27 +66,27 @@ def total_seconds(config: Config, request: Request, epoch: float) -> float:
     return epoch * sum(epochs for _, epochs in request.plan(config, None, resumed=False).phases)
 
 
-def seconds_per_epoch(request: Request, watch: Watch) -> float:
+def seconds_per_epoch(request: Request, callback: Callback) -> float:
     """What an epoch of the first phase takes, by trying a few batches of it.
 
     Raises:
         Stopped: when ``watch`` asked for it.
     """
     budget = request.options.budget
-    trial = _Trial(watch, _SECONDS if budget is None else min(_SECONDS, _SHARE * 60 * budget))
+    trial = _Trial(callback, _SECONDS if budget is None else min(_SECONDS, _SHARE * 60 * budget))
     try:
-        request.learner(request.config).learn(request.task, watch=trial)
+        request.learner(request.config).learn(request.task, callback=trial)
     except Stopped:
         if trial.asked:
             raise
     return trial.batch_seconds * trial.batches
 
 
-class _Trial(Watch):
+class _Trial(Callback):
     """Times batches from the second on, since the first has to warm up, and stops soon."""
 
-    def __init__(self, watch: Watch, seconds: float) -> None:
-        self.watch = watch
+    def __init__(self, callback: Callback, seconds: float) -> None:
+        self.callback = callback
         self.seconds = seconds
         self.done = self.batches = 0
         self.began = self.last = 0.0
@@ -97,7 +97,7 @@ class _Trial(Watch):
         """The mean of the batches that were timed."""
         return (self.last - self.began) / max(1, self.done - 1)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.batches = report.batches
 
     def stop(self) -> bool:
@@ -105,6 +105,6 @@ class _Trial(Watch):
         self.last = time.monotonic()
         if self.done == 1:
             self.began = self.last
-        self.asked = self.watch.stop()
+        self.asked = self.callback.stop()
         enough = self.done >= _FEWEST_BATCHES and self.last - self.began >= self.seconds
         return self.asked or (enough and self.batches > 0)

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import torch
 
-from densekd.experiment.config import Config, as_toml, resolve
-from densekd.experiment.tree import given, merge, override
-from densekd.methods.catalog import HOSTS
+from densekd.config.schema import Config, as_toml, resolve
+from densekd.config.settings_tree import given, merge, override
 from densekd.methods.method import Streams
-from densekd.model.lesson import Known
+from densekd.methods.registry import HOSTS
+from densekd.model.images import Known
 
 Part = Literal["base", "increment"]
 
@@ -121,13 +121,13 @@ def usual_epochs(part: Part, images: int) -> int:
 
 
 def with_epochs(config: Config, part: Part, epochs: int) -> Config:
-    """The same course in so many epochs; what follows them is shortened in proportion."""
+    """The same schedules in so many epochs; what follows them is shortened in proportion."""
     training = config.training
     share = epochs / getattr(training, part).epochs
-    course = training.course.scaled(share)
-    base = course.base if part == "base" else training.base
+    schedules = training.schedules.scaled(share)
+    base = schedules.base if part == "base" else training.base
     scaled = dataclasses.replace(
-        training, base=base, increment=course.increment, finish=course.finish
+        training, base=base, increment=schedules.increment, finish=schedules.finish
     )
     return dataclasses.replace(config, training=scaled)
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from densekd.files import remove_leftovers, write_json
-from densekd.learn.checkpoint import load_facts
-from densekd.model.records import Accuracy, ClassChange, Entry, Update
+from densekd.model.records import Accuracy, ClassChange, HistoryEntry, Update
+from densekd.training.checkpoint import load_facts
 
 _FORMAT = 1
 
@@ -78,7 +78,7 @@ class Store:
         """What is written down of a state."""
         return load_facts(self.path(step) / "state")
 
-    def entry(self, step: int, current: bool) -> Entry:
+    def entry(self, step: int, current: bool) -> HistoryEntry:
         """A state in the history."""
         return entry_of(step, self.facts(step), current)
 
@@ -125,9 +125,9 @@ class Store:
             lock.release()
 
 
-def entry_of(step: int, facts: dict[str, Any], current: bool) -> Entry:
+def entry_of(step: int, facts: dict[str, Any], current: bool) -> HistoryEntry:
     """A state in the history, of what is written down of it."""
-    return Entry(step, facts["parent"], facts["when"], current, _update(facts["update"]))
+    return HistoryEntry(step, facts["parent"], facts["when"], current, _update(facts["update"]))
 
 
 def _update(facts: dict[str, Any]) -> Update:

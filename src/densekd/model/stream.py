@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from densekd.data.decode import UnreadableImage, centre_crop, image_endings, muted, open_rgb
-from densekd.model.opened import Guess, Model
+from densekd.model.model import Guess, Model
 
 _BATCH = 64
 

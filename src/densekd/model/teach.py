@@ -10,23 +10,23 @@ from pathlib import Path
 
 import torch
 
+from densekd.config.settings_tree import digest
 from densekd.data.dataset import Split, join_splits
-from densekd.experiment.tree import digest
-from densekd.learn.checkpoint import Checkpoints
-from densekd.learn.learner import Learned, Learner
-from densekd.learn.watch import Watch, stoppable
-from densekd.model import measure
-from densekd.model.opened import Model, write_state
+from densekd.model import calibration
+from densekd.model.model import Model, write_state
 from densekd.model.records import Plan, Update
 from densekd.model.request import Request, done_before, read_request
 from densekd.model.schedule import fitted, kept_schedule, seconds_per_epoch, total_seconds
 from densekd.model.settings import TeachOptions
+from densekd.training.callbacks import Callback, stoppable
+from densekd.training.checkpoint import Checkpoints
+from densekd.training.learner import Learned, Learner
 
 # A state that was written must see so many images as the one in memory does.
 _PROBED = 64
 
 
-class Observer(Watch):
+class TeachObserver(Callback):
     """Whom teaching reports to; this one takes no notice. `report` tells how far training is."""
 
     def reading(self, done: int, total: int) -> None:
@@ -43,7 +43,7 @@ class Observer(Watch):
 
 
 def teach(
-    folder: Path, source: Path, options: TeachOptions, observer: Observer | None = None
+    folder: Path, source: Path, options: TeachOptions, observer: TeachObserver | None = None
 ) -> Update:
     """Teach a model the classes in a folder of images; makes the model if there is none.
 
@@ -60,7 +60,7 @@ def teach(
     Raises:
         Stopped: when ``observer`` asked for it; how far it is was saved.
     """
-    observer, began = observer or Observer(), time.monotonic()
+    observer, began = observer or TeachObserver(), time.monotonic()
     reading = stoppable(observer.reading, observer)
     done = done_before(folder, source, options, reading)
     if done is not None:
@@ -74,10 +74,10 @@ def teach(
 
 
 def preview(
-    folder: Path, source: Path, options: TeachOptions, observer: Observer | None = None
+    folder: Path, source: Path, options: TeachOptions, observer: TeachObserver | None = None
 ) -> Plan:
     """What `teach` would do, and how long it would take; nothing is changed."""
-    observer, began = observer or Observer(), time.monotonic()
+    observer, began = observer or TeachObserver(), time.monotonic()
     reading = stoppable(observer.reading, observer)
     done = done_before(folder, source, options, reading)
     if done is not None:
@@ -89,7 +89,7 @@ def preview(
     return request.plan(config, total_seconds(config, request, epoch), resumed=False)
 
 
-def _update(request: Request, observer: Observer, began: float) -> Update:
+def _update(request: Request, observer: TeachObserver, began: float) -> Update:
     pending = request.store.pending(digest([request.asked, request.parent]))
     checkpoints = Checkpoints(pending / "epochs")
     if request.options.budget is not None:
@@ -97,15 +97,16 @@ def _update(request: Request, observer: Observer, began: float) -> Update:
     config = kept_schedule(pending, request, observer, began)
     observer.planned(request.plan(config, None, resumed=checkpoints.newest() is not None))
     learner = request.learner(config)
-    learned = learner.learn(request.task, watch=observer, checkpoints=checkpoints)
+    learned = learner.learn(request.task, callback=observer, checkpoints=checkpoints)
     observer.doing("testing")
     kept = [] if request.model is None else [request.model.kept()]
     test = join_splits([*kept, request.lesson.kept])
     values = learner.scores(test.images).cpu()
     update = _outcome(request, learner, learned, test, values.argmax(1) == test.labels)
-    temperature = measure.fit_temperature(values, test.labels)
+    temperature = calibration.fit_temperature(values, test.labels)
     errors = [
-        measure.calibration_error((values / t).softmax(1), test.labels) for t in (1.0, temperature)
+        calibration.calibration_error((values / t).softmax(1), test.labels)
+        for t in (1.0, temperature)
     ]
     mean, std = request.normalisation
     facts = {
@@ -132,7 +133,7 @@ def _outcome(
 ) -> Update:
     """What is reported of an update; ``after`` tells which test images are named right."""
     lesson, known = request.lesson, len(request.known)
-    before = None if request.model is None else measure.right(request.model.learner, test)
+    before = None if request.model is None else calibration.right(request.model.learner, test)
     phases = learner.method.increment if known else learner.method.base
     return Update(
         request.step,
@@ -140,9 +141,9 @@ def _outcome(
         lesson.replayed,
         len(lesson.train) + len(lesson.more),
         phases[0].schedule.epochs,
-        None if before is None else measure.accuracy(before, test.labels, known),
-        measure.accuracy(after, test.labels, known),
-        measure.changes(learner.classes, test.labels, before, after, known),
+        None if before is None else calibration.accuracy(before, test.labels, known),
+        calibration.accuracy(after, test.labels, known),
+        calibration.changes(learner.classes, test.labels, before, after, known),
         learned.seconds,
     )
 

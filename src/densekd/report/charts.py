@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """A point of a line or the end of a bar, with its standard deviation if there is one."""
 
     x: float
@@ -23,7 +23,7 @@ class Series:
     """
 
     method: str
-    points: tuple[Point, ...]
+    points: tuple[ChartPoint, ...]
     finished: bool = True
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from densekd.experiment.grid import flat
 from densekd.report.labels import run_labels
 from densekd.report.overview import AVERAGE
-from densekd.report.runs import Run, find
+from densekd.report.runs import RunRecord, find
+from densekd.sweeps.experiment_file import flat
 
 
-def finished_runs(folder: Path) -> list[tuple[str, Run]]:
+def finished_runs(folder: Path) -> list[tuple[str, RunRecord]]:
     """The finished runs in a folder, or the one that it is; the best last.
 
     Each comes with a label: what distinguishes it from the others.
@@ -25,7 +25,7 @@ def finished_runs(folder: Path) -> list[tuple[str, Run]]:
     return list(zip(run_labels([flat(run.config) for run in runs]), runs, strict=True))
 
 
-def plot_runs(runs: Sequence[tuple[str, Run]], file: Path) -> None:
+def plot_runs(runs: Sequence[tuple[str, RunRecord]], file: Path) -> None:
     """Draw the accuracy on all classes seen, and on those of earlier tasks, after each step."""
     # Imported here: it takes a second, and a figure needs no screen.
     from matplotlib.backends.backend_agg import FigureCanvasAgg

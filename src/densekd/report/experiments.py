@@ -6,36 +6,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from densekd.experiment.grid import Experiment, Target, flat, read_experiment
 from densekd.report.groups import Group
 from densekd.report.labels import schedule
 from densekd.report.overview import AVERAGE
-from densekd.report.runs import Compression, Found, Run, read_json
+from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, read_json
 from densekd.report.statistics import Summary
-from densekd.report.tables import Cell, Column, Kind, Row, Table, filled
+from densekd.report.tables import Cell, CellKind, Column, Row, Table, filled
+from densekd.sweeps.experiment_file import Experiment, Target, flat, read_experiment
 
-Point = Mapping[str, Any]
+GridPoint = Mapping[str, Any]
 _Item = TypeVar("_Item")
 # Of which a mean is taken, unless a table has a row or a column for each.
 _DRAWN = ("seed", "scenario.order", "order")
 # They change no result.
 _INERT = ("data.dir", "engine.workers")
-_KINDS: dict[str, Kind] = {"seconds": "seconds", "variance": "variance"}
+_KINDS: dict[str, CellKind] = {"seconds": "seconds", "variance": "variance"}
 _TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time", "forgetting": "forgetting"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class SweepEntry:
     """A point of a sweep's grid, and what became of it."""
 
-    point: Point
+    point: GridPoint
     state: str
     reason: str
-    run: Run | Compression | None
+    run: RunRecord | CompressionRun | None
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepResults:
     """An experiment with its runs.
 
     Args:
@@ -46,9 +46,9 @@ class Sweep:
     """
 
     experiment: Experiment
-    changes: Point
+    changes: GridPoint
     seconds: float
-    entries: tuple[Entry, ...]
+    entries: tuple[SweepEntry, ...]
 
     @property
     def progress(self) -> str:
@@ -69,14 +69,14 @@ class Sweep:
         return f"Rehearsal: {', '.join(how)}; not comparable with the paper's numbers."
 
 
-def read_sweep(folder: Path, found: Found) -> Sweep:
+def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     """The sweep in a folder, with those of its runs that were found."""
     experiment = read_experiment(folder / "experiment.toml")
     record = read_json(folder / "runs.json")
-    known: dict[str, Run | Compression] = {run.folder.name: run for run in found.runs}
+    known: dict[str, RunRecord | CompressionRun] = {run.folder.name: run for run in found.runs}
     known |= {each.folder.name: each for each in found.compressions}
     entries = tuple(
-        Entry(
+        SweepEntry(
             {str(key): value for key, value in each["point"].items()},
             str(each.get("state", "waiting")),
             str(each.get("reason") or ""),
@@ -86,10 +86,12 @@ def read_sweep(folder: Path, found: Found) -> Sweep:
     )
     given = flat(record.get("settings") or {})
     changes = {key: value for key, value in given.items() if key not in _INERT}
-    return Sweep(experiment, changes, float(record.get("seconds") or 0), entries)
+    return SweepResults(experiment, changes, float(record.get("seconds") or 0), entries)
 
 
-def experiment_tables(sweep: Sweep, methods: Mapping[Run | Compression, str]) -> list[Table]:
+def experiment_tables(
+    sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]
+) -> list[Table]:
     """The tables of a sweep: one for each value of what is neither row, column nor drawn.
 
     Args:
@@ -108,7 +110,7 @@ def experiment_tables(sweep: Sweep, methods: Mapping[Run | Compression, str]) ->
     return tables
 
 
-def targets_of(sweeps: Sequence[Sweep], groups: Sequence[Group]) -> dict[Group, float]:
+def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[Group, float]:
     """The paper's average incremental accuracy, as a share, of groups that it has a number for.
 
     Runs with other settings than the experiment's, such as other data, are none of these, whether
@@ -135,9 +137,9 @@ class _Layout:
     """A table of an experiment, at one place of what isn't a row or a column."""
 
     experiment: Experiment
-    place: Point
-    entries: Sequence[Entry]
-    methods: Mapping[Run | Compression, str]
+    place: GridPoint
+    entries: Sequence[SweepEntry]
+    methods: Mapping[RunRecord | CompressionRun, str]
 
     def table(self, shortened: str) -> Table:
         experiment = self.experiment
@@ -187,12 +189,12 @@ class _Layout:
         gap = None if ours is None or paper is None else ours.mean - paper
         return [ours, paper] if measure == "seconds" else [ours, paper, gap]
 
-    def _ours(self, where: Point, measure: str) -> Summary | None:
+    def _ours(self, where: GridPoint, measure: str) -> Summary | None:
         runs = [entry.run for entry in self.entries if _has(entry.point, where)]
         values = [run.measured(measure) for run in runs if run is not None]
         return Summary.of([value for value in values if value is not None])
 
-    def _paper(self, where: Point, measure: str) -> float | None:
+    def _paper(self, where: GridPoint, measure: str) -> float | None:
         """The paper's number for these values, as a share or in seconds."""
         point, column = {**self.place, **where}, self.experiment.columns
         if not _meant(self.experiment, point):
@@ -239,28 +241,28 @@ def _share(target: Target) -> float:
     return target.value / scales.get(target.measure, 100.0)
 
 
-def _meant(experiment: Experiment, point: Point) -> bool:
+def _meant(experiment: Experiment, point: GridPoint) -> bool:
     """Whether a point has only values that the experiment's file has, but for what is drawn."""
     settings = flat(experiment.settings)
     own = {**{key: (value,) for key, value in settings.items()}, **experiment.grid}
     return all(value in own.get(key, ()) for key, value in _without(point, _DRAWN).items())
 
 
-def _without(point: Point, keys: Sequence[str]) -> dict[str, Any]:
+def _without(point: GridPoint, keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in point.items() if key not in keys}
 
 
-def _has(point: Point, where: Point) -> bool:
+def _has(point: GridPoint, where: GridPoint) -> bool:
     """Whether a point has all these values."""
     return all(key in point and point[key] == value for key, value in where.items())
 
 
-def _agrees(where: Point, point: Point) -> bool:
+def _agrees(where: GridPoint, point: GridPoint) -> bool:
     """Whether a point has these values where it has those keys at all."""
     return all(point.get(key, value) == value for key, value in where.items())
 
 
-def _values(entries: Sequence[Entry], key: str) -> list[Any]:
+def _values(entries: Sequence[SweepEntry], key: str) -> list[Any]:
     """The values of a key, in the order of the runs."""
     return _distinct([entry.point[key] for entry in entries if key in entry.point])
 

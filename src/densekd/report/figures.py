@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from densekd.report.charts import Chart, HeatMap, Point, Series
+from densekd.report.charts import Chart, ChartPoint, HeatMap, Series
 from densekd.report.groups import Group
 from densekd.report.labels import Protocol
 from densekd.report.overview import AVERAGE, by_lesson, by_order, in_several_orders
-from densekd.report.runs import Compression
+from densekd.report.runs import CompressionRun
 from densekd.report.statistics import Summary
 
 Losses = Mapping[Group, Mapping[str, Sequence[tuple[int, float]]]]
@@ -46,7 +46,7 @@ def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
     return maps
 
 
-def compression_charts(compressions: Sequence[Compression]) -> list[Chart]:
+def compression_charts(compressions: Sequence[CompressionRun]) -> list[Chart]:
     """The students' losses over their epochs."""
     found: dict[str, list[Series]] = {}
     for (protocol, method), members in sorted(by_lesson(compressions).items()):
@@ -124,7 +124,7 @@ def _flatness(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
             yield Chart("flatness", title, protocol.label, x, y, tuple(series))
 
 
-def _flat_points(known: Sequence[Mapping[str, list[float]]], rise: bool) -> tuple[Point, ...]:
+def _flat_points(known: Sequence[Mapping[str, list[float]]], rise: bool) -> tuple[ChartPoint, ...]:
     """The mean over all draws of all runs, by sigma; runs that tried others are left out."""
     alike = [each for each in known if each["sigmas"] == known[0]["sigmas"]]
     points = []
@@ -149,7 +149,7 @@ def _losses(protocol: Protocol, groups: Sequence[Group], losses: Losses) -> Iter
     slots = dict.fromkeys(slot for group in groups for slot in losses.get(group, {}))
     for slot in slots:
         series = [
-            Series(group.method, tuple(Point(*p) for p in points), bool(group.runs))
+            Series(group.method, tuple(ChartPoint(*p) for p in points), bool(group.runs))
             for group in groups
             if (points := losses.get(group, {}).get(slot))
         ]
@@ -172,7 +172,7 @@ def _memory(groups: Sequence[Group]) -> Iterable[Chart]:
             yield Chart("memory", title, label, x, _PERCENT, tuple(lines))
 
 
-def _by_memory(sizes: Mapping[int, Group]) -> tuple[Point, ...]:
+def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
     """A method's points, over the draws that all sizes have if there are such."""
     values = {size: group.by_draw(AVERAGE) for size, group in sorted(sizes.items())}
     shared = set.intersection(*map(set, values.values()))
@@ -189,14 +189,14 @@ def _by_protocol(groups: Sequence[Group]) -> list[tuple[Protocol, list[Group]]]:
     return list(found.items())
 
 
-def _point(x: float, values: Sequence[float], scale: float) -> Point:
+def _point(x: float, values: Sequence[float], scale: float) -> ChartPoint:
     summary = Summary.of([scale * value for value in values])
     assert summary is not None
-    return Point(x, summary.mean, summary.std)
+    return ChartPoint(x, summary.mean, summary.std)
 
 
-def _bar(place: int, summary: Summary) -> Point:
-    return Point(place, 100 * summary.mean, None if summary.std is None else 100 * summary.std)
+def _bar(place: int, summary: Summary) -> ChartPoint:
+    return ChartPoint(place, 100 * summary.mean, None if summary.std is None else 100 * summary.std)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from densekd.report.labels import Protocol, method_labels, natural
-from densekd.report.runs import Run
+from densekd.report.runs import RunRecord
 from densekd.report.statistics import Difference, Summary, paired_difference
 
 
@@ -21,15 +21,15 @@ class Group:
 
     method: str
     protocol: Protocol
-    all_runs: tuple[Run, ...]
+    all_runs: tuple[RunRecord, ...]
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[RunRecord, ...]:
         """The finished runs."""
         return tuple(run for run in self.all_runs if run.result is not None)
 
     @property
-    def shown(self) -> tuple[Run, ...]:
+    def shown(self) -> tuple[RunRecord, ...]:
         """What a curve is made of: finished runs or, where there are none, what has begun."""
         return self.runs or tuple(run for run in self.all_runs if run.steps)
 
@@ -60,14 +60,14 @@ class Group:
         return {drawn: value for drawn, value in values.items() if value is not None}
 
 
-def group(runs: Sequence[Run]) -> tuple[list[Group], list[Run]]:
+def group(runs: Sequence[RunRecord]) -> tuple[list[Group], list[RunRecord]]:
     """The runs in groups, and those that were left out as they repeat another one.
 
     Two runs are the same when all settings agree, as a run that was copied or one that another
     version made again. The one that is furthest counts, of those the latest.
     """
-    members: dict[tuple[Protocol, str], dict[tuple[str, str], Run]] = {}
-    repeated: list[Run] = []
+    members: dict[tuple[Protocol, str], dict[tuple[str, str], RunRecord]] = {}
+    repeated: list[RunRecord] = []
     labels = method_labels([run.settings for run in runs])
     for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: _age(pair[0])):
         group = members.setdefault((run.protocol, label), {})
@@ -96,7 +96,7 @@ def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Grou
     return found
 
 
-def _age(run: Run) -> tuple[bool, int, float]:
+def _age(run: RunRecord) -> tuple[bool, int, float]:
     file = run.folder / ("result.json" if run.result else "config.toml")
     return run.result is not None, len(run.steps), file.stat().st_mtime
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from densekd.report.groups import Group, differences
 from densekd.report.labels import natural
-from densekd.report.runs import Compression, Run
+from densekd.report.runs import CompressionRun, RunRecord
 from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, Column, Row, Table, filled
 
@@ -131,7 +131,7 @@ def by_order(group: Group) -> dict[str, Summary]:
     return {order: summary for order, summary in summaries.items() if summary is not None}
 
 
-def runs_table(groups: Sequence[Group], repeated: Sequence[Run]) -> Table:
+def runs_table(groups: Sequence[Group], repeated: Sequence[RunRecord]) -> Table:
     """Every run, how far it is, and what it was computed with and on."""
     columns = (
         Column("folder", "run"),
@@ -161,7 +161,7 @@ def runs_table(groups: Sequence[Group], repeated: Sequence[Run]) -> Table:
     return _table("runs", "Runs", "", columns, rows)
 
 
-def compression_table(compressions: Sequence[Compression]) -> Table | None:
+def compression_table(compressions: Sequence[CompressionRun]) -> Table | None:
     """What small networks learned from large ones; None if none did."""
     columns = (
         _METHOD,
@@ -181,21 +181,23 @@ def compression_table(compressions: Sequence[Compression]) -> Table | None:
     return _table("compression", "Model compression", note, columns, rows) if rows else None
 
 
-def by_lesson(compressions: Sequence[Compression]) -> dict[tuple[str, str], list[Compression]]:
+def by_lesson(
+    compressions: Sequence[CompressionRun],
+) -> dict[tuple[str, str], list[CompressionRun]]:
     """Compressions by protocol and method."""
-    found: dict[tuple[str, str], list[Compression]] = {}
+    found: dict[tuple[str, str], list[CompressionRun]] = {}
     for each in compressions:
         found.setdefault((each.protocol, each.method), []).append(each)
     return found
 
 
-def commit_of(run: Run) -> str:
+def commit_of(run: RunRecord) -> str:
     """The first digits of the commit that a run was made by, if it is known."""
     commit = (run.result or {}).get("commit") or ""
     return str(commit)[:10] + ("+" if str(commit).endswith("+") else "")
 
 
-def hardware_of(run: Run) -> str:
+def hardware_of(run: RunRecord) -> str:
     """What a run was computed on, as far as it is known."""
     result = run.result or {}
     machine, engine = result.get("machine") or {}, result.get("engine") or {}

@@ -11,13 +11,13 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import densekd
-from densekd.experiment.tree import toml_lines
+from densekd.config.settings_tree import toml_lines
 from densekd.files import to_json
 from densekd.report.charts import Chart, HeatMap
 from densekd.report.export import spans
 from densekd.report.labels import slug
 from densekd.report.overview import commit_of
-from densekd.report.runs import Run
+from densekd.report.runs import RunRecord
 from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, Column, Row, Table, duration, plain, shown
 
@@ -73,7 +73,7 @@ class Contents:
     methods: tuple[str, ...]
     protocols: tuple[str, ...]
     sections: tuple[Section, ...]
-    runs: tuple[tuple[Run, str], ...]
+    runs: tuple[tuple[RunRecord, str], ...]
 
 
 def page(contents: Contents) -> bytes:
@@ -125,7 +125,7 @@ class _Page:
             **{"remarks": section.remarks, "tables": tables, "figures": figures},
         }
 
-    def run(self, run: Run, method: str) -> dict[str, Any]:
+    def run(self, run: RunRecord, method: str) -> dict[str, Any]:
         config = {**run.config, "data": {**run.config.get("data", {}), "dir": None}}
         return {
             "link": self.links[run.folder.name],
@@ -202,7 +202,7 @@ def _about(chart: HeatMap) -> str:
     return ", ".join(["% of test images", *words, *([] if chart.finished else ["unfinished"])])
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
+def _facts(run: RunRecord) -> list[tuple[str, str]]:
     """What a run was computed with and on, in words, as far as it is known."""
     result = run.result or {}
     machine, engine = result.get("machine") or {}, result.get("engine") or {}

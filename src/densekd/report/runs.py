@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.experiment.grid import flat
-from densekd.experiment.tree import read_toml
+from densekd.config.settings_tree import read_toml
 from densekd.report.labels import Leaves, Protocol, schedule
+from densekd.sweeps.experiment_file import flat
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RunRecord:
     """A run, finished or not.
 
     Args:
@@ -34,7 +34,7 @@ class Run:
     def settings(self) -> Leaves:
         """Its settings by dotted names, with those that its version didn't have yet."""
         # Imported here, as below: it takes seconds, and finished runs can be read without.
-        from densekd.experiment.config import as_tree, resolve
+        from densekd.config.schema import as_tree, resolve
 
         try:
             return flat(as_tree(resolve(self.config)))
@@ -83,7 +83,7 @@ _LAST = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
 
 
 @dataclass(frozen=True, eq=False)
-class Compression:
+class CompressionRun:
     """A finished compression of a large network into a small one.
 
     Args:
@@ -127,7 +127,7 @@ class Compression:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRuns:
     """What there is in some folders.
 
     Args:
@@ -136,12 +136,12 @@ class Found:
         sweeps: the folders of sweeps.
     """
 
-    runs: tuple[Run, ...]
-    compressions: tuple[Compression, ...]
+    runs: tuple[RunRecord, ...]
+    compressions: tuple[CompressionRun, ...]
     sweeps: tuple[Path, ...]
 
 
-def find(places: Iterable[Path]) -> Found:
+def find(places: Iterable[Path]) -> FoundRuns:
     """All runs in some places, each once.
 
     Args:
@@ -164,12 +164,12 @@ def find(places: Iterable[Path]) -> Found:
         folders += [path for path in inside if _is_run(path)]
     unique = {folder.resolve(): folder for folder in folders}.values()
     read = [_read(folder) for folder in unique]
-    runs = tuple(each for each in read if isinstance(each, Run))
-    compressions = tuple(each for each in read if isinstance(each, Compression))
+    runs = tuple(each for each in read if isinstance(each, RunRecord))
+    compressions = tuple(each for each in read if isinstance(each, CompressionRun))
     if not (runs or compressions):
         where = ", ".join(map(str, places)) or "no folder"
         raise ValueError(f"There is no run in {where}; `densekd run` makes some.")
-    return Found(runs, compressions, tuple(dict.fromkeys(path.resolve() for path in sweeps)))
+    return FoundRuns(runs, compressions, tuple(dict.fromkeys(path.resolve() for path in sweeps)))
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -192,25 +192,25 @@ def _is_run(folder: Path) -> bool:
     return (folder / "result.json").is_file() or (folder / "config.toml").is_file()
 
 
-def _read(folder: Path) -> Run | Compression | None:
+def _read(folder: Path) -> RunRecord | CompressionRun | None:
     """A run or a compression; None if it is an unfinished one of the latter."""
     result = _result(folder)
     if result.get("kind") == "compression":
-        return Compression(folder, result)
+        return CompressionRun(folder, result)
     flatness = folder / "flatness.json"
     flat = read_json(flatness) if flatness.is_file() else None
     if "steps" in result and "config" in result:
-        return Run(folder, result["config"], result["steps"], result, flat)
+        return RunRecord(folder, result["config"], result["steps"], result, flat)
     try:
         config = read_toml(folder / "config.toml")
     except ValueError:
         return None
     if "method" not in config:
         return None
-    from densekd.learn.checkpoint import Checkpoints
+    from densekd.training.checkpoint import Checkpoints
 
     state = Checkpoints(folder / "learner").newest()
-    return Run(folder, config, [] if state is None else state.facts["steps"], None, flat)
+    return RunRecord(folder, config, [] if state is None else state.facts["steps"], None, flat)
 
 
 def _result(folder: Path) -> dict[str, Any]:

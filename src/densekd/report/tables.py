@@ -8,7 +8,7 @@ from densekd.report.statistics import Summary
 
 # What a column holds: text, counts, shares of images and their differences, in percent when shown,
 # variances of shares, and seconds.
-Kind = Literal["text", "count", "percent", "points", "variance", "seconds"]
+CellKind = Literal["text", "count", "percent", "points", "variance", "seconds"]
 # As print has them.
 MINUS, NOTHING = "\N{MINUS SIGN}", "\N{EN DASH}"
 _Item = TypeVar("_Item")
@@ -28,7 +28,7 @@ class Column:
 
     key: str
     title: str
-    kind: Kind = "text"
+    kind: CellKind = "text"
     group: str = ""
 
 
@@ -82,7 +82,7 @@ class Table:
         return [(h, replace(self, columns=columns, rows=tuple(own))) for h, own in rows.items()]
 
 
-def shown(cell: Cell, kind: Kind) -> str:
+def shown(cell: Cell, kind: CellKind) -> str:
     """A cell as it is read: in percent, with the spread if there is one, a dash for nothing."""
     if cell is None:
         return NOTHING
@@ -105,7 +105,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if abs(seconds) >= 10 else f"{seconds:.1f} s"
 
 
-def _number(value: float, kind: Kind) -> str:
+def _number(value: float, kind: CellKind) -> str:
     texts = {
         "percent": f"{100 * value:.2f}",
         "points": f"{100 * value:+.2f}",

@@ -8,7 +8,7 @@ from densekd.files import write_atomically
 from densekd.report.charts import Chart, HeatMap
 from densekd.report.draw import draw
 from densekd.report.events import mean_losses
-from densekd.report.experiments import Sweep, experiment_tables, read_sweep, targets_of
+from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.report.export import to_csv, to_latex, to_markdown
 from densekd.report.figures import charts, compression_charts, heat_maps
 from densekd.report.groups import Group, group
@@ -21,7 +21,7 @@ from densekd.report.overview import (
     runs_table,
 )
 from densekd.report.page import Contents, Section, page
-from densekd.report.runs import Compression, Found, Run, find
+from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, find
 from densekd.report.tables import Table, duration
 
 _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
@@ -82,10 +82,10 @@ def write_report(
     return Report(out / "index.html", count, finished, len(tables), len(figures))
 
 
-def contents_of(found: Found) -> Contents:
+def contents_of(found: FoundRuns) -> Contents:
     """What a page says about runs."""
     groups, repeated = group(found.runs)
-    named: dict[Run | Compression, str] = {
+    named: dict[RunRecord | CompressionRun, str] = {
         **{run: group.method for group in groups for run in group.all_runs},
         **{run: str(run.settings.get("method.name")) for run in repeated},
         **{each: each.method for each in found.compressions},
@@ -115,7 +115,7 @@ def contents_of(found: Found) -> Contents:
 
 
 def _charts(
-    groups: Sequence[Group], compressions: Sequence[Compression]
+    groups: Sequence[Group], compressions: Sequence[CompressionRun]
 ) -> dict[str, list[Chart | HeatMap]]:
     """All figures by section."""
     losses = {group: mean_losses(group) for group in groups}
@@ -126,7 +126,7 @@ def _charts(
     return drawn
 
 
-def _experiment(sweep: Sweep, tables: Sequence[Table]) -> Section:
+def _experiment(sweep: SweepResults, tables: Sequence[Table]) -> Section:
     experiment = sweep.experiment
     failed = [entry for entry in sweep.entries if entry.state == "failed"]
     remarks = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
@@ -137,7 +137,7 @@ def _experiment(sweep: Sweep, tables: Sequence[Table]) -> Section:
     return Section(name, experiment.title, about, tuple(remarks), tuple(tables))
 
 
-def _overview(groups: Sequence[Group], sweeps: Sequence[Sweep]) -> list[Section]:
+def _overview(groups: Sequence[Group], sweeps: Sequence[SweepResults]) -> list[Section]:
     if not groups:
         return []
     compared = comparison(groups, targets_of(sweeps, groups))
@@ -161,7 +161,7 @@ def _figures(
     return sections
 
 
-def _title(sweeps: Sequence[Sweep], found: Found) -> str:
+def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
     if len(sweeps) == 1:
         return sweeps[0].experiment.title
     count = len(found.runs) + len(found.compressions)
@@ -170,7 +170,7 @@ def _title(sweeps: Sequence[Sweep], found: Found) -> str:
     return f"{'One run' if count == 1 else f'{count} runs'} on {', '.join(data)}"
 
 
-def _lead(groups: Sequence[Group], found: Found) -> str:
+def _lead(groups: Sequence[Group], found: FoundRuns) -> str:
     methods = len({group.method for group in groups} | {e.method for e in found.compressions})
     protocols = len({group.protocol for group in groups} | {e.protocol for e in found.compressions})
     words = [f"{methods} method{'s' * (methods != 1)} in {_many(protocols, 'protocol')}"]
@@ -180,7 +180,7 @@ def _lead(groups: Sequence[Group], found: Found) -> str:
     return "; ".join(words) + "."
 
 
-def _shortened(found: Found) -> str:
+def _shortened(found: FoundRuns) -> str:
     how = [run.protocol.schedule for run in found.runs]
     how += [each.shortened for each in found.compressions]
     if not any(how):

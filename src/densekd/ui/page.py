@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import gradio as gr
 
 from densekd.model.folder import Known, TeachOptions
-from densekd.ui import draw
-from densekd.ui.desk import Desk
+from densekd.ui import markup
+from densekd.ui.session import Session
 from densekd.ui.uploads import Upload, counts, named, remove
 
 _P = ParamSpec("_P")
@@ -62,12 +62,12 @@ class Page:
     """The page of a model.
 
     Args:
-        desk: does what is asked for.
+        session: does what is asked for.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.title = desk.folder.resolve().name
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.title = session.folder.resolve().name
         with gr.Blocks(title=f"{self.title} · densekd", analytics_enabled=False) as self.blocks:
             self.about = gr.HTML()
             with gr.Tab("Look"):
@@ -126,21 +126,21 @@ class Page:
     @_in_words
     def model(self) -> Changes:
         """Show what the model is."""
-        entries, current = self.desk.history(), self.desk.current()
+        entries, current = self.session.history(), self.session.current()
         past = "<p>Nothing was taught yet.</p>"
         if current is not None:
-            past = draw.history(entries) + draw.outcome(current.update)
-        return {self.about: draw.about(self.title, current), self.history: past, self.seen: ""}
+            past = markup.history(entries) + markup.outcome(current.update)
+        return {self.about: markup.about(self.title, current), self.history: past, self.seen: ""}
 
     @_in_words
     def look(self, sent: object) -> str:
         """Show what images may be of."""
-        return draw.cards(self.desk.look(sent, _TOP))
+        return markup.cards(self.session.look(sent, _TOP))
 
     @_in_words
     def drop(self, sent: object, basket: list[Upload]) -> Changes:
         """Put images aside to be taught."""
-        return self._listing([*basket, *self.desk.receive(sent)])
+        return self._listing([*basket, *self.session.receive(sent)])
 
     @_in_words
     def put(self, basket: list[Upload], name: str) -> Changes:
@@ -165,27 +165,27 @@ class Page:
         uploads = named(basket, name)
         on_known: Known = "replay" if known else "refuse"
         options = TeachOptions(epochs=epochs or None, budget=minutes or None, known=on_known)
-        self.desk.teach(uploads, options)
+        self.session.teach(uploads, options)
         return {**self._listing([]), self.name: ""}
 
     def restore(self, basket: list[Upload]) -> Changes:
         """Put back what wasn't learned, before what was dropped meanwhile."""
-        return self._listing([*self.desk.give_back(), *basket])
+        return self._listing([*self.session.give_back(), *basket])
 
     def stop(self) -> str:
         """End an update; what it has done so far is kept."""
-        self.desk.stop()
+        self.session.stop()
         return self._news()
 
     @_in_words
     def undo(self, event: gr.EventData) -> Changes:
         """Go to the state whose button was pressed."""
-        self.desk.undo(int(event.step))
+        self.session.undo(int(event.step))
         return self.model()
 
     def follow(self) -> Iterator[Changes]:
         """Show how far an update is until it is over, and then what it did."""
-        job = self.desk.job
+        job = self.session.job
         yield {self.progress: self._news()}
         if job is None:
             return
@@ -198,25 +198,25 @@ class Page:
         yield {**self._result(), **self.model()}
 
     def _news(self) -> str:
-        job = self.desk.job
-        return "" if job is None else draw.progress(job.progress)
+        job = self.session.job
+        return "" if job is None else markup.progress(job.progress)
 
     def _result(self) -> Changes:
         """What is shown when an update is over."""
-        job = self.desk.job
+        job = self.session.job
         assert job is not None
-        said = draw.warnings(job.progress.warnings)
+        said = markup.warnings(job.progress.warnings)
         if job.stopped:
             said += "<p>Stopped; the model is what it was. Teach the same again to go on.</p>"
         return {
             self.go: gr.update(interactive=True),
             self.halt: gr.update(visible=False),
-            self.progress: said + draw.alert(job.failure or ""),
-            self.chart: "" if job.update is None else draw.outcome(job.update),
+            self.progress: said + markup.alert(job.failure or ""),
+            self.chart: "" if job.update is None else markup.outcome(job.update),
         }
 
     def _listing(self, basket: list[Upload]) -> Changes:
-        return {self.basket: basket, self.listed: draw.basket(counts(basket))}
+        return {self.basket: basket, self.listed: markup.basket(counts(basket))}
 
 
 def _drop_area(label: str) -> gr.HTML:

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from densekd.ui.desk import Desk
-from densekd.ui.update import prepare
+from densekd.ui.session import Session
+from densekd.ui.worker import prepare
 
 if TYPE_CHECKING:
     import uvicorn
@@ -51,11 +51,11 @@ def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
         listener: what `listen` gave.
     """
     with tempfile.TemporaryDirectory(prefix="densekd-ui-") as temporary, closing(listener):
-        desk = Desk(folder, Path(temporary))
-        desk.history()  # which raises if there is a model that can't be read
+        session = Session(folder, Path(temporary))
+        session.history()  # which raises if there is a model that can't be read
         prepare()
         port = listener.getsockname()[1]
-        server = _server(desk, port)
+        server = _server(session, port)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         try:
@@ -67,12 +67,12 @@ def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
-            desk.close()
+            session.close()
 
 
-def _server(desk: Desk, port: int) -> "uvicorn.Server":
+def _server(session: Session, port: int) -> "uvicorn.Server":
     # What Gradio and its companions read when they are imported.
-    os.environ.update(_ENVIRONMENT, GRADIO_TEMP_DIR=str(desk.inbox))
+    os.environ.update(_ENVIRONMENT, GRADIO_TEMP_DIR=str(session.inbox))
     try:
         import fastapi
         import gradio as gr
@@ -80,12 +80,12 @@ def _server(desk: Desk, port: int) -> "uvicorn.Server":
     except ImportError as error:
         raise ValueError("The page needs Gradio; `pip install densekd[ui]` brings it.") from error
 
-    from densekd.ui.door import Door
     from densekd.ui.page import Page, style, theme
+    from densekd.ui.request_filter import RequestFilter
 
     app = gr.mount_gradio_app(
         fastapi.FastAPI(openapi_url=None),
-        Page(desk).blocks,
+        Page(session).blocks,
         path="/",
         footer_links=[],
         run_history=False,
@@ -94,5 +94,7 @@ def _server(desk: Desk, port: int) -> "uvicorn.Server":
         css=style(),
     )
     # Browsers hold connections open, which aren't waited for, nor is there a word about it.
-    config = uvicorn.Config(Door(app, port), log_level="critical", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        RequestFilter(app, port), log_level="critical", timeout_graceful_shutdown=1
+    )
     return uvicorn.Server(config)

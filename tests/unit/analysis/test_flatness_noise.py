@@ -6,10 +6,10 @@ import torch
 
 from densekd.analysis.flatness import Noise, flatness
 from densekd.data.dataset import PixelImages, Split, join_splits
-from densekd.learn.learner import Learner
-from densekd.methods.dense import Course, DenseOptions, dense
 from densekd.methods.method import Schedule
+from densekd.methods.paper import DenseOptions, Schedules, dense
 from densekd.seeds import Seeds
+from densekd.training.learner import Learner
 
 import reference
 from little import BY_TWO, learner
@@ -20,8 +20,8 @@ NOISE = Noise((0.0, 0.01, 0.3), draws=3, seed=5)
 
 @pytest.fixture(scope="module")
 def learned() -> Learner:
-    course = Course(Schedule(3, 0.05, batch_size=8), Schedule(2, 0.02, batch_size=8))
-    each = learner(dense("gkd", DenseOptions(), course))
+    schedules = Schedules(Schedule(3, 0.05, batch_size=8), Schedule(2, 0.02, batch_size=8))
+    each = learner(dense("gkd", DenseOptions(), schedules))
     for task in BY_TWO:
         each.learn(task)
     return each

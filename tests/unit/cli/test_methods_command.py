@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.methods.catalog import HOSTS, METHODS
+from densekd.methods.registry import HOSTS, METHODS
 
 
 def output(*arguments: str) -> str:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from densekd.data.augment import Augment
-from densekd.data.batches import Batch, Batches, Blend, Share, blended, in_order, pairs
+from densekd.data.batches import Batch, Batches, Blend, RankShare, blended, in_order, pairs
 from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.decode import UnreadableImage
 from densekd.seeds import Seeds
@@ -73,7 +73,7 @@ def test_each_epoch_augments_anew() -> None:
 def test_the_ranks_share_each_batch_without_overlap_or_loss(world: int) -> None:
     alone = list(Batches(numbered(), 16, AUGMENT, SEEDS).epoch(2))
     ranks = [
-        list(Batches(numbered(), 16, AUGMENT, SEEDS, Share(rank, world)).epoch(2))
+        list(Batches(numbered(), 16, AUGMENT, SEEDS, RankShare(rank, world)).epoch(2))
         for rank in range(world)
     ]
     assert {len(batches) for batches in ranks} == {len(alone)}
@@ -106,7 +106,7 @@ def test_a_few_exemplars_still_make_batches() -> None:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_an_epoch_can_be_gone_on_with_after_any_batch(world: int) -> None:
-    shares = [Share(rank, world) for rank in range(world)]
+    shares = [RankShare(rank, world) for rank in range(world)]
     for batches in (Batches(numbered(), 16, AUGMENT, SEEDS, share) for share in shares):
         whole = list(batches.epoch(3))
         for skip in range(5):
@@ -163,7 +163,7 @@ def test_files_give_the_same_batches_whoever_decodes_them(files: Split, workers:
     next(batches.endless(1))  # left in the middle
     assert same(list(batches.epoch(2)), list(alone.epoch(2)))
     assert (by_label(epoch) != by_label(list(batches.epoch(1)))).flatten(1).any(1).all()
-    ranks = [Batches(files, 5, AUGMENT, SEEDS, Share(r, 2)).epoch(0) for r in (0, 1)]
+    ranks = [Batches(files, 5, AUGMENT, SEEDS, RankShare(r, 2)).epoch(0) for r in (0, 1)]
     joined = [torch.cat([a.images, b.images]) for a, b in zip(*ranks, strict=True)]
     assert all(torch.equal(a, b.images) for a, b in zip(joined, epoch, strict=True))
     plain = [batch.images for batch in in_order(files, 5, AUGMENT, workers=workers)]
@@ -208,9 +208,9 @@ def test_a_damaged_file_is_named_in_one_sentence(files: Split, workers: int) -> 
 
 def test_wrong_shares_are_refused() -> None:
     with pytest.raises(ValueError, match="no rank 2 among 2"):
-        Share(2, 2)
+        RankShare(2, 2)
     with pytest.raises(ValueError, match=r"3 images in batches of 16.*by 4 ranks"):
-        Batches(split(3, 1), 16, AUGMENT, SEEDS, Share(0, 4))
+        Batches(split(3, 1), 16, AUGMENT, SEEDS, RankShare(0, 4))
 
 
 def blends(batches: list[Batch]) -> list[Blend]:
@@ -251,7 +251,7 @@ def test_shares_are_those_of_the_beta_distribution() -> None:
 
 def test_ranks_blend_by_the_same_share() -> None:
     parts = [
-        list(Batches(numbered(), 16, AUGMENT.of("usual", 0.5), SEEDS, Share(rank, 2)).epoch(0))
+        list(Batches(numbered(), 16, AUGMENT.of("usual", 0.5), SEEDS, RankShare(rank, 2)).epoch(0))
         for rank in (0, 1)
     ]
     assert [b.share for b in blends(parts[0])] == [b.share for b in blends(parts[1])]

@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from densekd.data.batches import Batch, Share
+from densekd.data.batches import Batch, RankShare
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.learn.engine import Engine
-from densekd.learn.learner import Learner
 from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.afc import AfcOptions, ChannelDistance, afc
-from densekd.methods.dense import Course
 from densekd.methods.method import Method
+from densekd.methods.paper import Schedules
 from densekd.methods.podnet import Nca
-from densekd.methods.terms import Distil, Occasion, Ratio, Step, View
+from densekd.methods.terms import Distil, RatioWeight, Step, TaskContext, View
 from densekd.nn.network import Network, Outputs
 from densekd.nn.proxies import ProxyClassifier
+from densekd.training.engine import Engine
+from densekd.training.learner import Learner
 
 import reference_baselines as reference
 import small
@@ -50,13 +50,13 @@ def batch(seed: int) -> Batch:
     return Batch(drawn(6, 3, 8, 8, seed=seed), LABELS.roll(seed))
 
 
-def occasion(trained: Network, batches: Sequence[Batch]) -> Occasion:
+def context(trained: Network, batches: Sequence[Batch]) -> TaskContext:
     task = small.PAIRS[0]
-    return Occasion(task, (), None, lambda x: torch.empty(0), trained, lambda: iter(batches))
+    return TaskContext(task, (), None, lambda x: torch.empty(0), trained, lambda: iter(batches))
 
 
 def term(mode: NcaMode = "released") -> ChannelDistance:
-    return ChannelDistance(["merged"], Ratio(4.0, 0.5), Nca(["merged"], mode))
+    return ChannelDistance(["merged"], RatioWeight(4.0, 0.5), Nca(["merged"], mode))
 
 
 def wanted(trained: Network, batches: Sequence[Batch], mode: str) -> list[reference.Array]:
@@ -85,7 +85,7 @@ def wanted(trained: Network, batches: Sequence[Batch], mode: str) -> list[refere
 @pytest.mark.parametrize("mode", ["released", "paper"])
 def test_importance_is_the_squared_gradient_of_the_nca_loss_alone(mode: NcaMode) -> None:
     trained, batches, given = network(), [batch(1), batch(2), batch(3)], term(mode)
-    given.end(occasion(trained, batches))
+    given.end(context(trained, batches))
     for layer, expected in zip(given.importance, wanted(trained, batches, mode), strict=True):
         np.testing.assert_allclose(layer.numpy(), expected, rtol=1e-4)
         assert layer.mean().item() == pytest.approx(1)
@@ -95,30 +95,30 @@ def test_importance_is_the_squared_gradient_of_the_nca_loss_alone(mode: NcaMode)
 def test_importance_is_found_in_training_mode_and_leaves_the_network_as_it_was() -> None:
     trained, given = network().eval(), term()
     before = {name: x.clone() for name, x in trained.state_dict().items()}
-    given.end(occasion(trained, [batch(1)]))
+    given.end(context(trained, [batch(1)]))
     assert not trained.training
     assert all(parameter.grad is None for parameter in trained.parameters())
     assert all(torch.equal(x, before[name]) for name, x in trained.state_dict().items())
     # By the running statistics, as in evaluation, these would be others than by the batch's.
     trained.get_buffer("backbone.first.1.running_var").fill_(9.0)
     moved = term()
-    moved.end(occasion(trained, [batch(1)]))
+    moved.end(context(trained, [batch(1)]))
     assert all(map(torch.equal, moved.importance, given.importance))
 
 
 def test_importance_is_not_accumulated_over_tasks() -> None:
     given, fresh, trained = term(), term(), network()
-    given.end(occasion(trained, [batch(1), batch(2)]))
+    given.end(context(trained, [batch(1), batch(2)]))
     first = given.importance
-    given.end(occasion(trained, [batch(3)]))
-    fresh.end(occasion(trained, [batch(3)]))
+    given.end(context(trained, [batch(3)]))
+    fresh.end(context(trained, [batch(3)]))
     assert all(map(torch.equal, given.importance, fresh.importance))
     assert not any(map(torch.equal, given.importance, first))
 
 
 def test_the_distance_is_weighed_by_importance_and_the_root_of_seen_to_new() -> None:
     given, trained = term(), network()
-    given.end(occasion(trained, [batch(1)]))
+    given.end(context(trained, [batch(1)]))
     maps = [(drawn(6, 6, 4, 4, seed=s), drawn(6, 10, 2, 3, seed=s + 1)) for s in (10, 20)]
     logits = torch.zeros(6, 7)
     student, teacher = (Outputs(logits, logits, each) for each in maps)
@@ -141,7 +141,7 @@ def test_a_teacher_without_importance_is_refused() -> None:
 def test_importance_is_kept_as_state() -> None:
     given, other = term(), term()
     assert given.state_dict() == {}
-    given.end(occasion(network(), [batch(1)]))
+    given.end(context(network(), [batch(1)]))
     other.load_state_dict(given.state_dict())
     assert list(given.state_dict()) == ["importance.0", "importance.1"]
     assert all(map(torch.equal, given.importance, other.importance))
@@ -149,14 +149,14 @@ def test_importance_is_kept_as_state() -> None:
     assert other.importance == ()
 
 
-def method(course: Course = small.COURSE, nca: NcaMode = "released") -> Method:
-    return afc(AfcOptions(nca=nca), course)
+def method(schedules: Schedules = small.COURSE, nca: NcaMode = "released") -> Method:
+    return afc(AfcOptions(nca=nca), schedules)
 
 
 def test_options_reach_the_terms() -> None:
     how = afc(AfcOptions(10.0, "paper", 0.3, 2.0), small.COURSE)
     distance, nca = cast(ChannelDistance, how.terms["channels"]), cast(Nca, how.terms["nca"])
-    assert distance.weight == Ratio(10.0, 0.5)
+    assert distance.weight == RatioWeight(10.0, 0.5)
     assert distance.nca is nca
     assert (nca.mode, nca.margin) == ("paper", 0.3)
     assert {phase.schedule.clamp for phase in (*how.base, *how.increment)} == {2.0}
@@ -166,15 +166,15 @@ def test_options_reach_the_terms() -> None:
 
 def test_the_fine_tuning_is_part_of_the_method() -> None:
     with pytest.raises(ValueError, match="afc ends each later task by fine-tuning"):
-        method(Course(small.BASE, small.INCREMENT))
+        method(Schedules(small.BASE, small.INCREMENT))
 
 
 @pytest.mark.parametrize("scenario", [small.PAIRS, small.SINGLES])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
-    watch = small.Reports()
-    kd = Distil(["merged"], DenseDistillation("random"), Ratio(1.0))
+    callback = small.Reports()
+    kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
     each = small.learner(method().with_term("kd", kd))
-    notes = [each.learn(task, watch=watch).notes for task in scenario]
+    notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("channels.lambda") for note in notes] == [
         None,
@@ -182,7 +182,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
         4 * ((4 + 2 * new) / new) ** 0.5,
     ]
     slots: dict[tuple[bool, str], set[str]] = {}
-    for report in watch.told:
+    for report in callback.told:
         assert all(map(math.isfinite, report.losses.values()))
         slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
     # What is added to a method is for its main phase only.
@@ -194,13 +194,13 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
 
 
 class Noting(ChannelDistance):
-    """Keeps the occasion on which importance was found last."""
+    """Keeps the context on which importance was found last."""
 
-    occasion: Occasion
+    context: TaskContext
 
-    def end(self, occasion: Occasion) -> None:
-        super().end(occasion)
-        self.occasion = occasion
+    def end(self, context: TaskContext) -> None:
+        super().end(context)
+        self.context = context
 
 
 def noting() -> Method:
@@ -212,12 +212,12 @@ def noting() -> Method:
 def test_importance_is_that_of_the_fine_tuned_network_on_all_the_tasks_images() -> None:
     each, tuned = small.learned(noting(), tasks=2), small.learned(method(), tasks=2)
     noted = cast(Noting, each.terms["channels"])
-    assert noted.occasion.network is each.network
-    labels = torch.cat([images.labels for images in noted.occasion.batches()])
+    assert noted.context.network is each.network
+    labels = torch.cat([images.labels for images in noted.context.batches()])
     # Two exemplars of each old class, six images of each new one.
     assert torch.bincount(labels).tolist() == [2, 2, 2, 2, 6, 6]
     again = term()
-    again.end(noted.occasion)
+    again.end(noted.context)
     importance = cast(ChannelDistance, tuned.terms["channels"]).importance
     assert all(map(torch.equal, again.importance, importance))
 
@@ -226,15 +226,15 @@ class Half(Engine):
     """The first of two ranks, as far as batches are concerned."""
 
     @property
-    def share(self) -> Share:
-        return Share(0, 2)
+    def share(self) -> RankShare:
+        return RankShare(0, 2)
 
 
 def test_all_ranks_find_the_same_importance() -> None:
     settings = dataclasses.replace(small.settings(), engine=Half("cpu", precision="32"))
     each = Learner(small.Stages(), noting(), ExemplarMemory(Quota(2)), settings)
     each.learn(small.PAIRS[0])
-    noted = cast(Noting, each.terms["channels"]).occasion
+    noted = cast(Noting, each.terms["channels"]).context
     assert sum(len(images.labels) for images in noted.batches()) == len(small.PAIRS[0].train)
 
 

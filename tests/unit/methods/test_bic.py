@@ -10,18 +10,18 @@ from torch import Tensor
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario
-from densekd.data.split import held_count
-from densekd.learn.learner import Learner
-from densekd.learn.material import gather
+from densekd.data.stratify import held_count
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.bic import BIAS_STAGE, BicOptions, NewShare, OldShare, Unbiased, bic
-from densekd.methods.dense import Course
 from densekd.methods.method import Method, Schedule
-from densekd.methods.terms import Distil, Ratio, Step
+from densekd.methods.paper import Schedules
+from densekd.methods.terms import Distil, RatioWeight, Step
 from densekd.nn.classifier import BiasClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
 from densekd.seeds import Seeds
+from densekd.training.images import gather
+from densekd.training.learner import Learner
 
 import reference
 import reference_baselines
@@ -30,7 +30,7 @@ from made import dataset
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
 BIAS = Schedule(3, 0.1, "constant", batch_size=6, weight_decay=0.0)
-COURSE = Course(TRAIN, TRAIN, BIAS)
+COURSE = Schedules(TRAIN, TRAIN, BIAS)
 OLD, NEW = (3, 2), 3
 
 
@@ -100,7 +100,7 @@ def test_the_second_stage_needs_something_to_correct() -> None:
 
 def test_the_released_second_stage_is_taken_unless_another_is_given() -> None:
     assert method().increment[1].schedule == BIAS
-    released = bic(BicOptions(), Course()).increment[1].schedule
+    released = bic(BicOptions(), Schedules()).increment[1].schedule
     assert released == BIAS_STAGE
     rates = [released.lr_at(epoch) for epoch in (0, 59, 60, 120, 160, 180, 199)]
     np.testing.assert_allclose(rates, [0.1, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-5])
@@ -110,22 +110,22 @@ def test_the_released_second_stage_is_taken_unless_another_is_given() -> None:
 
 @pytest.mark.parametrize("scenario", [BY_TWO, BY_ONE])
 def test_it_learns_from_the_base_to_the_last_task(scenario: Scenario) -> None:
-    each, watch = through(method(), scenario)
+    each, callback = through(method(), scenario)
     assert each.sizes == tuple(len(task.classes) for task in scenario)
-    assert watch.slots(0, "train") == {"merged"}
-    assert watch.slots(0, "bias") == set()
+    assert callback.slots(0, "train") == {"merged"}
+    assert callback.slots(0, "bias") == set()
     for task in (1, 2):
-        assert watch.slots(task, "train") == {"merged", "kd"}
-        assert watch.slots(task, "bias") == {"bias"}
+        assert callback.slots(task, "train") == {"merged", "kd"}
+        assert callback.slots(task, "bias") == {"bias"}
     classifier = cast(BiasClassifier, each.network.classifier)
     assert (classifier.beta.item(), classifier.gamma.item()) != (1.0, 0.0)
 
 
 def test_a_distillation_set_later_is_of_the_first_stage_only() -> None:
-    other = Distil(["merged"], DenseDistillation("random"), Ratio(5.0, 0.0))
-    _, watch = through(method().with_term("kd", other), BY_TWO)
-    assert watch.slots(2, "train") == {"merged", "kd"}
-    assert watch.slots(2, "bias") == {"bias"}
+    other = Distil(["merged"], DenseDistillation("random"), RatioWeight(5.0, 0.0))
+    _, callback = through(method().with_term("kd", other), BY_TWO)
+    assert callback.slots(2, "train") == {"merged", "kd"}
+    assert callback.slots(2, "bias") == {"bias"}
 
 
 def keys(images: Split) -> set[tuple[int, int]]:
@@ -154,7 +154,7 @@ def test_what_is_held_out_is_a_tenth_of_exemplars_and_as_many_of_each_new_class(
 def test_what_is_held_out_was_never_trained_on(quota: Quota, selection: Selection) -> None:
     memory, quick = ExemplarMemory(quota, selection), Schedule(1, 0.05, batch_size=64)
     settings = learner(method()).settings
-    each = Learner(Colours(), bic(BicOptions(), Course(quick, quick, quick)), memory, settings)
+    each = Learner(Colours(), bic(BicOptions(), Schedules(quick, quick, quick)), memory, settings)
     trained: set[tuple[int, int]] = set()
     for task in Scenario.of(dataset(8, 30), base=4, steps=4):
         seeds = Seeds(settings.seed).at("task", task.number)
@@ -214,7 +214,7 @@ def test_predictions_are_by_corrected_logits() -> None:
         each.learn(task)
     images = BY_TWO.dataset.test.images
     classifier = cast(BiasClassifier, each.network.classifier)
-    wanted = corrected(classifier, array(each.see(images).features))
+    wanted = corrected(classifier, array(each.infer(images).features))
     np.testing.assert_allclose(array(each.logits(images)), wanted, rtol=1e-4, atol=1e-5)
     assert each.predict(images) == [each.classes[rank] for rank in wanted.argmax(1)]
     # So far that uncorrected logits would give other names.
@@ -273,8 +273,8 @@ def test_the_teacher_is_corrected_and_the_student_of_the_first_stage_is_not() ->
 
 
 def test_without_exemplars_there_is_no_second_stage() -> None:
-    each, watch = through(method(), BY_TWO, per_class=0)
-    assert {report.phase for report in watch.ends} == {"train"}
+    each, callback = through(method(), BY_TWO, per_class=0)
+    assert {report.phase for report in callback.ends} == {"train"}
     classifier = cast(BiasClassifier, each.network.classifier)
     assert (classifier.beta.item(), classifier.gamma.item()) == (1.0, 0.0)
 

@@ -9,23 +9,23 @@ from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, softmax
 
 from densekd.data.scenario import Scenario
-from densekd.learn.checkpoint import Checkpoints, State
-from densekd.learn.watch import Stopped
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.ccil import GENERATION, CcilOptions, SelfDistil, ccil
-from densekd.methods.dense import Course, DenseOptions, dense
 from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.terms import CrossEntropy, Distil, Ratio, Step, View
+from densekd.methods.paper import DenseOptions, Schedules, dense
+from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Step, View
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
+from densekd.training.callbacks import Stopped
+from densekd.training.checkpoint import Checkpoints, State
 
 import reference
 from little import BY_ONE, BY_TWO, Reports, check_resumes, learner, same, through
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
 AGAIN = Schedule(2, 0.02, batch_size=12)
-COURSE = Course(TRAIN, TRAIN, AGAIN)
+COURSE = Schedules(TRAIN, TRAIN, AGAIN)
 NETWORK = Network(cifar_resnet(8), CosineClassifier(64))
 OLD, NEW = (3, 2), 2
 
@@ -187,7 +187,7 @@ def test_self_distillation_is_over_all_classes_of_the_base() -> None:
 
 
 def test_a_generation_is_as_released_unless_another_schedule_is_given() -> None:
-    how = ccil(CcilOptions(generations=2), Course())
+    how = ccil(CcilOptions(generations=2), Schedules())
     assert [phase.name for phase in how.base] == ["train", "generation 1", "generation 2"]
     assert {phase.schedule for phase in how.base[1:]} == {GENERATION}
     assert (GENERATION.epochs, GENERATION.lr, GENERATION.lr_end) == (70, 0.1, 1e-3)
@@ -197,22 +197,22 @@ def test_a_generation_is_as_released_unless_another_schedule_is_given() -> None:
 @pytest.mark.parametrize("scenario", [BY_TWO, BY_ONE])
 @pytest.mark.parametrize("generations", [0, 2])
 def test_it_learns_from_the_base_to_the_last_task(scenario: Scenario, generations: int) -> None:
-    each, watch = through(method(generations=generations, base_smoothing=0.1), scenario)
+    each, callback = through(method(generations=generations, base_smoothing=0.1), scenario)
     assert each.sizes == tuple(len(task.classes) for task in scenario)
-    assert watch.slots(0, "train") == {"new"}
+    assert callback.slots(0, "train") == {"new"}
     for number in (1, 2):
         again = {"new", "self"} if number <= generations else set()
-        assert watch.slots(0, f"generation {number}") == again
-        assert watch.slots(number, "train") == {"new", "exemplars", "kd"}
-    assert {report.phase for report in watch.ends if report.task} == {"train"}
+        assert callback.slots(0, f"generation {number}") == again
+        assert callback.slots(number, "train") == {"new", "exemplars", "kd"}
+    assert {report.phase for report in callback.ends if report.task} == {"train"}
 
 
 def test_another_distillation_takes_the_place_of_gkd_and_leaves_the_base() -> None:
-    other = Distil(["new", "exemplars"], DenseDistillation("random"), Ratio(5.0))
-    _, watch = through(method(generations=1).with_term("kd", other), BY_TWO)
-    assert watch.slots(0, "train") == {"new"}
-    assert watch.slots(0, "generation 1") == {"new", "self"}
-    assert watch.slots(2, "train") == {"new", "exemplars", "kd"}
+    other = Distil(["new", "exemplars"], DenseDistillation("random"), RatioWeight(5.0))
+    _, callback = through(method(generations=1).with_term("kd", other), BY_TWO)
+    assert callback.slots(0, "train") == {"new"}
+    assert callback.slots(0, "generation 1") == {"new", "self"}
+    assert callback.slots(2, "train") == {"new", "exemplars", "kd"}
 
 
 class Noting(SelfDistil):
@@ -251,7 +251,7 @@ def test_a_checkpoint_holds_the_teacher_that_could_not_be_had_again(tmp_path: Pa
     checkpoints = Checkpoints(tmp_path)
     with pytest.raises(Stopped):
         # Three batches an epoch, then two of the generation's four.
-        learner(how).learn(BY_TWO[0], watch=Reports(2 * 3 + 2), checkpoints=checkpoints)
+        learner(how).learn(BY_TWO[0], callback=Reports(2 * 3 + 2), checkpoints=checkpoints)
     state = checkpoints.newest()
     assert state is not None
     assert state.facts["phase"] == 1
@@ -264,7 +264,7 @@ def test_other_phases_save_no_teacher(tmp_path: Path) -> None:
     each, checkpoints = learner(method(generations=1)), Checkpoints(tmp_path)
     each.learn(BY_TWO[0])
     with pytest.raises(Stopped):
-        each.learn(BY_TWO[1], watch=Reports(1), checkpoints=checkpoints)
+        each.learn(BY_TWO[1], callback=Reports(1), checkpoints=checkpoints)
     state = checkpoints.newest()
     assert state is not None
     assert not [name for name in state.tensors if name.startswith("teacher.")]

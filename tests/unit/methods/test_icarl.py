@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.scenario import Scenario
-from densekd.learn.learner import Learner, nearest_mean
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.dense import Course
 from densekd.methods.icarl import (
     IcarlOptions,
     IcarlSoftmaxOptions,
@@ -21,16 +19,18 @@ from densekd.methods.icarl import (
     icarl_softmax,
 )
 from densekd.methods.method import Method, Schedule
-from densekd.methods.terms import Distil, Ratio, Step
+from densekd.methods.paper import Schedules
+from densekd.methods.terms import Distil, RatioWeight, Step
 from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
+from densekd.training.learner import Learner, nearest_mean
 
 import reference
 import reference_baselines
 from little import BY_ONE, BY_TWO, check_resumes, step, through
 
-COURSE = Course(Schedule(2, 0.5, batch_size=8), Schedule(2, 0.5, batch_size=8))
+COURSE = Schedules(Schedule(2, 0.5, batch_size=8), Schedule(2, 0.5, batch_size=8))
 NETWORK = Network(cifar_resnet(8), LinearClassifier(64))
 OLD, NEW = (3, 2), 2
 
@@ -128,17 +128,17 @@ def test_the_constants_of_ucir_can_be_set(tau: float) -> None:
 def test_it_learns_from_the_base_to_the_last_task(
     how: Callable[[], Method], scenario: Scenario
 ) -> None:
-    each, watch = through(how(), scenario)
+    each, callback = through(how(), scenario)
     assert each.sizes == tuple(len(task.classes) for task in scenario)
     assert isinstance(each.network.classifier, LinearClassifier)
-    assert [watch.slots(task, "train") for task in range(3)] == [
+    assert [callback.slots(task, "train") for task in range(3)] == [
         {"merged"},
         {"merged", "kd"},
         {"merged", "kd"},
     ]
     # New images and old exemplars in one shuffle: 12 and 8 in batches of 8.
     if scenario is BY_TWO:
-        assert {report.batches for report in watch.ends if report.task == 1} == {3}
+        assert {report.batches for report in callback.ends if report.task == 1} == {3}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def trained() -> Learner:
 
 def test_it_predicts_by_the_nearest_mean(trained: Learner) -> None:
     images = BY_TWO.dataset.test.images
-    seen, means = trained.see(images), trained.class_means()
+    seen, means = trained.infer(images), trained.class_means()
     assert means is not None
     names = [trained.classes[rank] for rank in nearest_mean(seen.features, means).tolist()]
     by_head = [trained.classes[rank] for rank in seen.logits.argmax(1).tolist()]
@@ -169,7 +169,7 @@ def test_it_can_predict_by_its_classifier_instead(name: str) -> None:
 
 def test_another_distillation_takes_the_place_of_the_old_outputs_only() -> None:
     """The new outputs are still divided by the number of all of them."""
-    other = Distil(["merged"], DenseDistillation("random"), Ratio(5.0, 0.0))
+    other = Distil(["merged"], DenseDistillation("random"), RatioWeight(5.0, 0.0))
     how = sigmoid().with_term("kd", other)
     assert list(how.terms) == ["merged", "kd"]
     given = step(NETWORK, OLD, NEW)
@@ -177,8 +177,8 @@ def test_another_distillation_takes_the_place_of_the_old_outputs_only() -> None:
     targets = reference_baselines.icarl_targets(labels, logits.shape[1], teacher)
     new = reference_baselines.icarl(logits, targets)[:, sum(OLD) :].sum() / logits.size
     assert how.terms["merged"](given).item() == pytest.approx(new, rel=1e-5)
-    _, watch = through(how, BY_TWO)
-    assert watch.slots(2, "train") == {"merged", "kd"}
+    _, callback = through(how, BY_TWO)
+    assert callback.slots(2, "train") == {"merged", "kd"}
 
 
 @pytest.mark.parametrize("how", BOTH)

@@ -6,8 +6,8 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
-from densekd.methods.dense import Course
 from densekd.methods.method import Decay, Method, Phase, Schedule
+from densekd.methods.paper import Schedules
 from densekd.methods.terms import CrossEntropy
 
 
@@ -63,14 +63,14 @@ def test_a_scaled_schedule_is_the_same_course_in_less_time() -> None:
 
 @pytest.mark.parametrize(("share", "finish"), [(2, 40), (1, 20), (0.5, 10), (0.25, 5), (0.01, 5)])
 def test_what_finishes_a_task_is_never_shorter_than_a_quarter(share: float, finish: int) -> None:
-    course = Course(Schedule(100), Schedule(50), Schedule(20))
-    scaled = course.scaled(share)
+    schedules = Schedules(Schedule(100), Schedule(50), Schedule(20))
+    scaled = schedules.scaled(share)
     assert (scaled.base, scaled.increment) == (
-        course.base.scaled(share),
+        schedules.base.scaled(share),
         Schedule(50).scaled(share),
     )
     assert scaled.finish == Schedule(finish)
-    assert Course(Schedule(100)).scaled(share).finish is None
+    assert Schedules(Schedule(100)).scaled(share).finish is None
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.01, 1 / 70])

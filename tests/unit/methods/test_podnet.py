@@ -12,18 +12,18 @@ from torch.optim import SGD
 
 from densekd.data.memory import Selection
 from densekd.data.scenario import Scenario
-from densekd.learn.checkpoint import Checkpoints
-from densekd.learn.watch import Report, Stopped, Watch
 from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.dense import Course
 from densekd.methods.feature_terms import LessForget, PodSpatial
 from densekd.methods.method import Method
+from densekd.methods.paper import Schedules
 from densekd.methods.podnet import Nca, PodnetOptions, podnet
-from densekd.methods.terms import Distil, Ratio, Step, Stream, View
+from densekd.methods.terms import Distil, RatioWeight, Step, Stream, View
 from densekd.nn.classifier import Classifier, CosineClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.proxies import ProxyClassifier
+from densekd.training.callbacks import Callback, Stopped, TrainingProgress
+from densekd.training.checkpoint import Checkpoints
 
 import reference_baselines as reference
 import small
@@ -113,34 +113,36 @@ def test_options_reach_the_terms() -> None:
     terms = podnet(PodnetOptions(nca="paper", margin=0.3), small.COURSE).terms
     nca = cast(Nca, terms["nca"])
     assert (nca.mode, nca.margin) == ("paper", 0.3)
-    assert cast(PodSpatial, terms["pod_spatial"]).weight == Ratio(3.0, 0.5)  # as released for CIFAR
-    assert cast(LessForget, terms["pod_flat"]).weight == Ratio(1.0, 0.5)
+    assert cast(PodSpatial, terms["pod_spatial"]).weight == RatioWeight(
+        3.0, 0.5
+    )  # as released for CIFAR
+    assert cast(LessForget, terms["pod_flat"]).weight == RatioWeight(1.0, 0.5)
     assert PodnetOptions() == PodnetOptions(3.0, 1.0, "released", 0.6, 5.0)
 
 
 def test_every_schedule_is_clamped_unless_it_says_how() -> None:
     own = dataclasses.replace(small.INCREMENT, clamp=0.5)
-    how = podnet(PodnetOptions(), Course(small.BASE, own, small.FINISH))
+    how = podnet(PodnetOptions(), Schedules(small.BASE, own, small.FINISH))
     assert [phase.schedule.clamp for phase in how.base] == [5.0]
     assert [phase.schedule.clamp for phase in how.increment] == [0.5, 5.0]
 
 
 def test_the_fine_tuning_is_part_of_the_method() -> None:
     with pytest.raises(ValueError, match="podnet ends each later task by fine-tuning"):
-        podnet(PodnetOptions(), Course(small.BASE, small.INCREMENT))
+        podnet(PodnetOptions(), Schedules(small.BASE, small.INCREMENT))
 
 
-def method(course: Course = small.COURSE, nca: NcaMode = "released") -> Method:
-    return podnet(PodnetOptions(nca=nca), course)
+def method(schedules: Schedules = small.COURSE, nca: NcaMode = "released") -> Method:
+    return podnet(PodnetOptions(nca=nca), schedules)
 
 
 @pytest.mark.parametrize("nca", ["released", "paper"])
 @pytest.mark.parametrize("scenario", [small.PAIRS, small.SINGLES])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario, nca: NcaMode) -> None:
-    watch = small.Reports()
-    kd = Distil(["merged"], DenseDistillation("random"), Ratio(1.0))
+    callback = small.Reports()
+    kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
     each = small.learner(method(nca=nca).with_term("kd", kd))
-    notes = [each.learn(task, watch=watch).notes for task in scenario]
+    notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("pod_spatial.lambda") for note in notes] == [
         None,
@@ -148,7 +150,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario, nca: NcaMode) ->
         3 * ((4 + 2 * new) / new) ** 0.5,
     ]
     slots: dict[tuple[bool, str], set[str]] = {}
-    for report in watch.told:
+    for report in callback.told:
         assert all(map(math.isfinite, report.losses.values()))
         slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
     own = {"nca", "pod_spatial", "pod_flat"}
@@ -188,10 +190,10 @@ def test_the_fine_tuning_trains_all_proxies_alone_while_statistics_drift() -> No
 def test_new_proxies_are_imprinted() -> None:
     """At a rate of nearly nothing they stay what they began as."""
     still = dataclasses.replace(small.INCREMENT, lr=1e-30, lr_end=0.0)
-    course = Course(small.BASE, still, dataclasses.replace(still, decay="constant"))
-    each = small.learned(method(course), tasks=1)
+    schedules = Schedules(small.BASE, still, dataclasses.replace(still, decay="constant"))
+    each = small.learned(method(schedules), tasks=1)
     task = small.PAIRS[1]
-    features = each.see(task.train.images).features.double().numpy()
+    features = each.infer(task.train.images).features.double().numpy()
     units = features / np.sqrt((features**2).sum(1))[:, None]
     old = each.network.classifier.blocks[0].detach().double().numpy()
     each.learn(task)
@@ -221,13 +223,13 @@ def test_gradients_are_clamped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(largest) == pytest.approx(0.01)
 
 
-class Impatient(Watch):
+class Impatient(Callback):
     """Stops after the first batch of the fine-tuning."""
 
     def __init__(self) -> None:
         self.phase = ""
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.phase = report.phase
 
     def stop(self) -> bool:
@@ -244,7 +246,7 @@ def test_new_exemplars_are_chosen_by_the_network_as_the_fine_tuning_finds_it(
     each.learn(base)
     memory = copy.deepcopy(each.memory)
     with pytest.raises(Stopped):
-        each.learn(task, watch=Impatient(), checkpoints=checkpoints)
+        each.learn(task, callback=Impatient(), checkpoints=checkpoints)
     state = checkpoints.newest()
     assert state is not None
     assert state.facts["phase"] == 1
@@ -254,11 +256,11 @@ def test_new_exemplars_are_chosen_by_the_network_as_the_fine_tuning_finds_it(
     main = small.learner(dataclasses.replace(how, increment=how.increment[:1]), selection=selection)
     main.learn(base)
     main.learn(task)
-    features = main.see(task.train.images).features
+    features = main.infer(task.train.images).features
     wanted = memory.choose(task.train, 2, torch.Generator(), features)
     assert torch.equal(state.tensors["chosen"], torch.cat(wanted))
     # The network before would have chosen others.
-    before = memory.choose(task.train, 2, torch.Generator(), each.see(task.train.images).features)
+    before = memory.choose(task.train, 2, torch.Generator(), each.infer(task.train.images).features)
     assert not torch.equal(torch.cat(before), torch.cat(wanted))
 
 

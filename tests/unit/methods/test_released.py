@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from densekd.experiment.config import Config, base_settings, resolve
-from densekd.methods.catalog import HOSTS
+from densekd.config.schema import Config, base_settings, resolve
 from densekd.methods.method import Schedule
+from densekd.methods.registry import HOSTS
 from densekd.methods.released import released
 from densekd.methods.ucir import UcirOptions
-from densekd.nn.catalog import make_backbone
+from densekd.nn.registry import make_backbone
 
 SOURCES = {
     "digits": "digits",
@@ -93,10 +93,10 @@ COURSES: dict[tuple[str, str], tuple[object, object, object]] = {
 
 @pytest.mark.parametrize(("host", "kind"), COURSES)
 def test_schedules_are_those_released(host: str, kind: str) -> None:
-    course = released(host, kind).course
+    schedules = released(host, kind).schedules
     expected = COURSES[host, kind]
-    assert (facts(course.base), facts(course.increment), facts(course.finish)) == expected
-    assert course.base.momentum == course.increment.momentum == 0.9
+    assert (facts(schedules.base), facts(schedules.increment), facts(schedules.finish)) == expected
+    assert schedules.base.momentum == schedules.increment.momentum == 0.9
 
 
 def test_no_baseline_is_left_out() -> None:
@@ -144,7 +144,7 @@ def test_all_of_it_arrives_in_the_configuration(host: str, kind: str) -> None:
     for name in (host, f"{host}+rdkd-adaptive"):
         config = made(name, SOURCES[kind])
         assert getattr(config.method, host.replace("-", "_")) == known.options
-        assert config.course() == known.course
+        assert config.schedules() == known.schedules
         assert known.network in (None, config.network)
         assert config.memory.selection == known.selection
         assert config.augment.brightness == known.brightness
@@ -184,9 +184,9 @@ def test_what_a_user_gives_comes_before_what_was_released() -> None:
         training={"finish": {"lr": 0.2}},
     )
     assert (config.network, config.memory.selection) == ("podnet14", "random")
-    course = config.course()
-    assert (course.base.epochs, course.increment.epochs) == (16, 16)
-    assert facts(course.finish) == (5, 0.2, 128, 5e-4, "constant")
+    schedules = config.schedules()
+    assert (schedules.base.epochs, schedules.increment.epochs) == (16, 16)
+    assert facts(schedules.finish) == (5, 0.2, 128, 5e-4, "constant")
     ucir = resolve({"method": {"name": "ucir", "ucir": {"margin": 0.3}}})
     assert ucir.method.ucir == UcirOptions(lambda_base=5.0, margin=0.3)
 

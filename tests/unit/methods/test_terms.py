@@ -12,18 +12,18 @@ from densekd.data.batches import Blend
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.scenario import Scenario, Task
 from densekd.losses.distill import DenseDistillation, Groups
+from densekd.methods.adaptive_weights import AdaptiveWeights
 from densekd.methods.terms import (
     CrossEntropy,
     Distil,
-    Occasion,
     Over,
-    Ratio,
+    RatioWeight,
     Step,
     Stream,
+    TaskContext,
     Vectors,
     View,
 )
-from densekd.methods.weights import AdaptiveWeights
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
@@ -114,20 +114,20 @@ def test_cross_entropy_of_blended_images_is_against_the_blended_labels(smoothing
 
 
 def test_the_ratio_is_that_of_ccil() -> None:
-    ratio = Ratio(5.0)
+    ratio = RatioWeight(5.0)
     # CIFAR-100 in 5 steps: 50 classes, then 10 at a time.
     weights = [ratio.of(old, 10) for old in range(50, 100, 10)]
     assert weights[0] == pytest.approx(16.3, abs=0.05)
     assert weights[-1] == pytest.approx(22.9, abs=0.05)
     assert weights == sorted(weights)
     assert ratio.of(50, 10) == 5 * 6**0.66  # of all classes seen, not of the old
-    assert {Ratio(7.0, 0.0).of(old, new) for old in (1, 50, 99) for new in (1, 10)} == {7.0}
+    assert {RatioWeight(7.0, 0.0).of(old, new) for old in (1, 50, 99) for new in (1, 10)} == {7.0}
 
 
 @pytest.mark.parametrize("groups", ["whole", "each", "every"])
 def test_distillation_is_lambda_times_the_sum_over_streams(groups: Groups) -> None:
     given = step(["new", "exemplars"], seeded())
-    value = Distil(["new", "exemplars"], DenseDistillation(groups), Ratio(5.0))(given)
+    value = Distil(["new", "exemplars"], DenseDistillation(groups), RatioWeight(5.0))(given)
     wanted = sum(
         reference.distillation(
             array(view.student.logits), array(cast(Outputs, view.teacher).logits), OLD, groups
@@ -135,7 +135,7 @@ def test_distillation_is_lambda_times_the_sum_over_streams(groups: Groups) -> No
         for view in given.views.values()
     )
     assert value.item() == pytest.approx(5 * (11 / 4) ** 0.66 * wanted, rel=1e-5)
-    alone = Distil(["new"], DenseDistillation(groups), Ratio(5.0))(given)
+    alone = Distil(["new"], DenseDistillation(groups), RatioWeight(5.0))(given)
     assert 0 < alone.item() < value.item()
 
 
@@ -163,7 +163,7 @@ def test_both_streams_of_a_step_have_the_same_group_and_the_next_step_another() 
     generator, alone = seeded(), seeded()
     given = step(streams, generator)
     costs = drawn(given, streams)
-    term = Distil(streams, DenseDistillation("random"), Ratio(1.0, 0.0))
+    term = Distil(streams, DenseDistillation("random"), RatioWeight(1.0, 0.0))
     groups = []
     for _ in range(30):
         value = term(given).item()
@@ -181,7 +181,7 @@ def test_both_streams_of_a_step_have_the_same_group_and_the_next_step_another() 
 def test_groups_drawn_for_each_image_are_drawn_anew_at_each_step() -> None:
     given = step(["new", "exemplars"], seeded())
     loss = DenseDistillation("random", per_image=True)
-    term = Distil(["new", "exemplars"], loss, Ratio(1.0))
+    term = Distil(["new", "exemplars"], loss, RatioWeight(1.0))
     assert len({term(given).item() for _ in range(10)}) == 10
 
 
@@ -209,9 +209,9 @@ def tasks() -> list[Task]:
     return list(Scenario(dataset(9, 5), range(9), [3, 2, 2, 2]))
 
 
-def occasion(number: int, encoder: Encoder, exemplars: Split | None = None) -> Occasion:
+def context(number: int, encoder: Encoder, exemplars: Split | None = None) -> TaskContext:
     old = tuple(len(task.classes) for task in tasks()[:number])
-    return Occasion(tasks()[number], old, exemplars, encoder, NETWORK, lambda: iter(()))
+    return TaskContext(tasks()[number], old, exemplars, encoder, NETWORK, lambda: iter(()))
 
 
 def adaptive(vectors: Vectors = "stored") -> Distil:
@@ -227,11 +227,11 @@ def weight(term: Distil, group: Sequence[bool]) -> float:
 def test_adaptive_weights_compare_what_the_teacher_sees_with_what_trained_networks_saw() -> None:
     """Encoder t is the network after task t; the task before it was faced with encoder t - 1."""
     term, encoders = adaptive(), [Encoder(number) for number in range(4)]
-    assert term.begin(occasion(0, Encoder(99))) == {}
-    term.end(occasion(0, encoders[0]))
+    assert term.begin(context(0, Encoder(99))) == {}
+    term.end(context(0, encoders[0]))
     old = [encoders[0].vectors(tasks()[0].train, 3)]
     for number in (1, 2, 3):
-        notes = term.begin(occasion(number, encoders[number - 1]))
+        notes = term.begin(context(number, encoders[number - 1]))
         new = encoders[number - 1].vectors(tasks()[number].train, 2)
         everything = tuple(range(number))
         wanted = reference.adaptive_weight(old, new, everything, 20.0)
@@ -241,7 +241,7 @@ def test_adaptive_weights_compare_what_the_teacher_sees_with_what_trained_networ
         assert weight(term, last) == pytest.approx(wanted_last, rel=1e-6)
         classes = sum(map(len, old))
         assert notes == {"s": pytest.approx(wanted / 20 / (classes / 2) ** 0.5, rel=1e-6)}
-        term.end(occasion(number, encoders[number]))
+        term.end(context(number, encoders[number]))
         old.append(encoders[number].vectors(tasks()[number].train, 2))
     held = term.state_dict()
     assert sorted(held) == ["tasks.0", "tasks.1", "tasks.2", "tasks.3"]
@@ -260,8 +260,8 @@ def test_recomputed_vectors_are_those_of_exemplars_by_the_teacher() -> None:
     stored, recomputed = adaptive(), adaptive("recomputed")
     for term in (stored, recomputed):
         for number in (0, 1):
-            term.end(occasion(number, Encoder(number)))
-        term.begin(occasion(2, Encoder(7), kept()))
+            term.end(context(number, Encoder(number)))
+        term.begin(context(2, Encoder(7), kept()))
     each = Encoder(7).vectors(kept(), 5)
     new = Encoder(7).vectors(tasks()[2].train, 2)
     wanted = reference.adaptive_weight([each[:3], each[3:]], new, (0, 1), 20.0)
@@ -271,42 +271,42 @@ def test_recomputed_vectors_are_those_of_exemplars_by_the_teacher() -> None:
 
 def test_recomputed_vectors_need_exemplars() -> None:
     term = adaptive("recomputed")
-    term.end(occasion(0, Encoder(0)))
+    term.end(context(0, Encoder(0)))
     with pytest.raises(ValueError, match="needs exemplars of the old classes"):
-        term.begin(occasion(1, Encoder(0)))
+        term.begin(context(1, Encoder(0)))
 
 
 def test_an_adaptive_weight_is_that_of_the_group_and_not_multiplied_by_a_ratio() -> None:
     term = adaptive()
     for number in range(3):
-        term.end(occasion(number, Encoder(number)))
-    term.begin(occasion(3, Encoder(2)))
+        term.end(context(number, Encoder(number)))
+    term.begin(context(3, Encoder(2)))
     given = step(["new"], seeded(), new=2)
-    plain = Distil(["new"], DenseDistillation("whole"), Ratio(1.0, 0.0))(given)
+    plain = Distil(["new"], DenseDistillation("whole"), RatioWeight(1.0, 0.0))(given)
     assert term(given).item() == pytest.approx(weight(term, [True] * 3) * plain.item(), rel=1e-5)
 
 
 def test_the_state_comes_back_whole() -> None:
     term, restored = adaptive(), adaptive()
     for number in (0, 1):
-        term.end(occasion(number, Encoder(number)))
+        term.end(context(number, Encoder(number)))
     restored.load_state_dict({name: x.clone() for name, x in term.state_dict().items()})
     for each in (term, restored):
-        each.begin(occasion(2, Encoder(1)))
+        each.begin(context(2, Encoder(1)))
     for group in ([True, False], [False, True], [True, True]):
         assert weight(restored, group) == weight(term, group)
     # What has no state gives none, and is content with that.
-    plain = Distil(["new"], DenseDistillation("whole"), Ratio(5.0))
-    plain.end(occasion(0, Encoder(0)))
+    plain = Distil(["new"], DenseDistillation("whole"), RatioWeight(5.0))
+    plain.end(context(0, Encoder(0)))
     assert plain.state_dict() == {}
     plain.load_state_dict({})
     assert CrossEntropy(["new"], "new").state_dict() == {}
 
 
 def test_a_ratio_notes_its_lambda() -> None:
-    term = Distil(["new"], DenseDistillation("whole"), Ratio(5.0))
-    assert term.begin(occasion(2, Encoder(0))) == {"lambda": 5 * (7 / 2) ** 0.66}
-    assert term.begin(occasion(0, Encoder(0))) == {}
+    term = Distil(["new"], DenseDistillation("whole"), RatioWeight(5.0))
+    assert term.begin(context(2, Encoder(0))) == {"lambda": 5 * (7 / 2) ** 0.66}
+    assert term.begin(context(0, Encoder(0))) == {}
 
 
 def test_only_distillation_asks_for_a_teacher() -> None:

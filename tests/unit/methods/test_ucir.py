@@ -10,10 +10,10 @@ from torch import Tensor
 
 from densekd.data.scenario import Scenario
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.dense import Course
-from densekd.methods.feature_terms import LessForget, OldRatio
+from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method
-from densekd.methods.terms import Distil, Ratio, Step, View
+from densekd.methods.paper import Schedules
+from densekd.methods.terms import Distil, RatioWeight, Step, View
 from densekd.methods.ucir import MarginRanking, UcirOptions, ucir
 from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs
@@ -51,11 +51,11 @@ def test_less_forget_is_weighed_by_the_root_of_old_to_new() -> None:
     given = step(cosine_head())
     view = given.views["merged"]
     features = [x.features.detach().double().numpy() for x in (view.student, view.teacher) if x]
-    value = LessForget(["merged"], OldRatio(5.0))(given)
+    value = LessForget(["merged"], OldRatioWeight(5.0))(given)
     wanted = 5 * math.sqrt(5 / 2) * reference.less_forget(*features)
     assert value.item() == pytest.approx(wanted, rel=1e-5)
     # UCIR's code has old / new; PODNet's factors have seen / new.
-    assert [OldRatio(5.0).of(old, 10) for old in (50, 90)] == [5 * math.sqrt(5), 15]
+    assert [OldRatioWeight(5.0).of(old, 10) for old in (50, 90)] == [5 * math.sqrt(5), 15]
 
 
 @pytest.mark.parametrize("new", [1, 2, 3])
@@ -98,22 +98,22 @@ def test_the_ranking_needs_cosines() -> None:
 
 def test_options_reach_the_terms() -> None:
     how = ucir(UcirOptions(10.0, 0.2, 3, 0.5), small.COURSE)
-    assert cast(LessForget, how.terms["less_forget"]).weight == OldRatio(10.0)
+    assert cast(LessForget, how.terms["less_forget"]).weight == OldRatioWeight(10.0)
     ranking = cast(MarginRanking, how.terms["ranking"])
     assert (ranking.margin, ranking.k, ranking.weight) == (0.2, 3, 0.5)
     assert UcirOptions() == UcirOptions(5.0, 0.5, 2, 1.0)  # as released for CIFAR
 
 
-def method(course: Course = small.COURSE) -> Method:
-    return ucir(UcirOptions(), course)
+def method(schedules: Schedules = small.COURSE) -> Method:
+    return ucir(UcirOptions(), schedules)
 
 
 @pytest.mark.parametrize("scenario", [small.PAIRS, small.SINGLES])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
-    watch = small.Reports()
-    kd = Distil(["merged"], DenseDistillation("random"), Ratio(1.0))
+    callback = small.Reports()
+    kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
     each = small.learner(method().with_term("kd", kd))
-    notes = [each.learn(task, watch=watch).notes for task in scenario]
+    notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("less_forget.lambda") for note in notes] == [
         None,
@@ -121,7 +121,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
         5 * math.sqrt((4 + new) / new),
     ]
     slots: dict[tuple[bool, str], set[str]] = {}
-    for report in watch.told:
+    for report in callback.told:
         assert all(map(math.isfinite, report.losses.values()))
         slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
     own = {"ce", "less_forget", "ranking"}
@@ -131,7 +131,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
         (True, "train"): own | {"kd"},
         (True, "finetune"): own,
     }
-    ranked = [r.losses["ranking"] for r in watch.told if r.task and r.phase == "train"]
+    ranked = [r.losses["ranking"] for r in callback.told if r.task and r.phase == "train"]
     assert max(ranked) > 0
 
 
@@ -146,9 +146,9 @@ def test_old_weights_stay_and_all_else_moves() -> None:
 def test_new_weights_are_imprinted() -> None:
     """At a rate of nearly nothing they stay what they began as."""
     still = dataclasses.replace(small.INCREMENT, lr=1e-30, lr_end=0.0)
-    each = small.learned(method(Course(small.BASE, still)), tasks=1)
+    each = small.learned(method(Schedules(small.BASE, still)), tasks=1)
     task = small.PAIRS[1]
-    features = each.see(task.train.images).features.double().numpy()
+    features = each.infer(task.train.images).features.double().numpy()
     units = features / np.sqrt((features**2).sum(1))[:, None]
     old = each.network.classifier.blocks[0].detach().double().numpy()
     each.learn(task)
@@ -159,8 +159,8 @@ def test_new_weights_are_imprinted() -> None:
 
 
 def test_the_fine_tuning_is_balanced_and_trains_the_weights_of_all_classes_alone() -> None:
-    each, watch = small.learned(method(), tasks=1), small.Reports()
-    took = each.learn(small.PAIRS[1], watch=watch)
+    each, callback = small.learned(method(), tasks=1), small.Reports()
+    took = each.learn(small.PAIRS[1], callback=callback)
     # Two epochs of 12 new images and 8 exemplars, then two of 2 images of 6 classes.
     assert took.images == 2 * (12 + 8) + 2 * 2 * 6
     plain = small.learned(method(WITHOUT_FINISH), tasks=2).network.state_dict()
@@ -171,11 +171,11 @@ def test_the_fine_tuning_is_balanced_and_trains_the_weights_of_all_classes_alone
 
 
 def test_without_exemplars_there_is_nothing_to_fine_tune_on() -> None:
-    each, watch = small.learner(method(), exemplars=0), small.Reports()
+    each, callback = small.learner(method(), exemplars=0), small.Reports()
     for task in small.PAIRS:
-        each.learn(task, watch=watch)
-    assert {report.phase for report in watch.told} == {"train"}
-    assert {report.losses["ranking"] for report in watch.told} == {0.0}
+        each.learn(task, callback=callback)
+    assert {report.phase for report in callback.told} == {"train"}
+    assert {report.losses["ranking"] for report in callback.told} == {0.0}
 
 
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from densekd.experiment.config import Config
+from densekd.config.schema import Config
 from densekd.model.settings import (
     METHOD,
     TeachOptions,

@@ -11,8 +11,8 @@ import torch
 from filelock import FileLock
 
 from densekd.data.dataset import PixelImages, Split
-from densekd.learn.watch import Report, Stopped
-from densekd.model.folder import Model, Observer, Plan, TeachOptions, history, preview, teach
+from densekd.model.folder import Model, Plan, TeachObserver, TeachOptions, history, preview, teach
+from densekd.training.callbacks import Stopped, TrainingProgress
 
 from pictures import TINY, fill, picture
 
@@ -21,7 +21,7 @@ def options(**changes: Any) -> TeachOptions:
     return dataclasses.replace(TINY, **changes)
 
 
-class Told(Observer):
+class Told(TeachObserver):
     """Writes down what it is told, and asks for a stop after so many batches."""
 
     def __init__(self, batches: int | None = None) -> None:
@@ -40,7 +40,7 @@ class Told(Observer):
     def doing(self, what: str) -> None:
         self.done.append(what)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: TrainingProgress) -> None:
         self.epochs += report.ends_epoch
 
     def stop(self) -> bool:
@@ -346,7 +346,7 @@ def test_a_model_that_another_process_changes_is_left_alone(model: Path, tmp_pat
 def test_a_model_that_changes_while_images_are_read(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6})
 
-    class Meddling(Observer):
+    class Meddling(TeachObserver):
         def reading(self, done: int, total: int) -> None:
             if done == total:
                 pointer = {"format": 1, "step": 0, "steps": 2}

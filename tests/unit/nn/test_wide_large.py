@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from densekd.nn.catalog import make_backbone
+from densekd.nn.registry import make_backbone
 from densekd.nn.wideresnet import WideResNet
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from densekd.files import write_json
-from densekd.report.experiments import Sweep, experiment_tables, read_sweep, targets_of
+from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.report.groups import group
 from densekd.report.runs import find
 from densekd.report.statistics import Summary
@@ -68,7 +68,7 @@ def cells(table: Table, row: int) -> dict[str, Cell]:
     return dict(zip(keys, table.rows[row].cells, strict=True))
 
 
-def read(out: Path, folder: Path) -> tuple[Sweep, list[Table]]:
+def read(out: Path, folder: Path) -> tuple[SweepResults, list[Table]]:
     found = find([out])
     each = read_sweep(folder, found)
     return each, experiment_tables(each, {run: "x" for run in found.runs})

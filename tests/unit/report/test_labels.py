@@ -1,9 +1,9 @@
 import pytest
 
-from densekd.experiment.config import as_tree, resolve
-from densekd.experiment.grid import flat
-from densekd.experiment.tree import override
+from densekd.config.schema import as_tree, resolve
+from densekd.config.settings_tree import override
 from densekd.report.labels import Leaves, Protocol, method_labels, natural, run_labels, slug
+from densekd.sweeps.experiment_file import flat
 
 
 def settings(*assignments: str) -> Leaves:

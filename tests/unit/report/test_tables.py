@@ -5,7 +5,7 @@ import pytest
 
 from densekd.report.export import to_csv, to_latex, to_markdown
 from densekd.report.statistics import Summary
-from densekd.report.tables import Column, Kind, Row, Table, duration, filled, shown
+from densekd.report.tables import CellKind, Column, Row, Table, duration, filled, shown
 
 THIRD = Summary(1 / 3, 1e-4, 3)
 TABLE = Table(
@@ -40,7 +40,7 @@ TABLE = Table(
         ("x-y", "text", "x-y"),
     ],
 )
-def test_cells_are_read_in_percent(cell: Summary | float | None, kind: Kind, text: str) -> None:
+def test_cells_are_read_in_percent(cell: Summary | float | None, kind: CellKind, text: str) -> None:
     assert shown(cell, kind) == text
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from densekd.ui import desk as desk_module
-from densekd.ui.desk import Desk
-from densekd.ui.update import Progress
+from densekd.ui import session as session_module
+from densekd.ui.session import Session
 from densekd.ui.uploads import Upload, counts
+from densekd.ui.worker import UpdateProgress
 
 if TYPE_CHECKING:
     from densekd.ui.page import Page
@@ -25,7 +25,7 @@ class _Begun:
     def __init__(
         self, folder: Path, source: Path, options: object, at_end: Callable[["_Begun"], None]
     ) -> None:
-        self.source, self.progress = source, Progress()
+        self.source, self.progress = source, UpdateProgress()
         self.running, self.stopped = True, False
         self.update: object = None
         self.failure: str | None = None
@@ -51,10 +51,10 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Page":
     pytest.importorskip("gradio")
     from densekd.ui.page import Page
 
-    monkeypatch.setattr(desk_module, "Job", _Begun)
+    monkeypatch.setattr(session_module, "UpdateJob", _Begun)
 
     async def placed() -> Page:
-        return Page(Desk(tmp_path / "model", tmp_path))
+        return Page(Session(tmp_path / "model", tmp_path))
 
     return asyncio.run(placed())  # else Gradio makes an event loop that nobody closes
 
@@ -63,7 +63,7 @@ def dropped(page: "Page", basket: list[Upload], *names: str) -> list[Upload]:
     """The basket after images were dropped."""
     told = []
     for name in names:
-        file = page.desk.inbox / name.replace("/", "-")
+        file = page.session.inbox / name.replace("/", "-")
         file.touch()
         told.append({"name": name, "file": str(file)})
     return _basket(page, page.drop(json.dumps(told), basket))
@@ -72,8 +72,8 @@ def dropped(page: "Page", basket: list[Upload], *names: str) -> list[Upload]:
 def taught(page: "Page", *names: str) -> tuple[_Begun, list[Upload]]:
     """An update by such images, and the basket after it has begun."""
     basket = _basket(page, page.teach(dropped(page, [], *names), "", None, None, False))
-    assert isinstance(page.desk.job, _Begun)
-    return page.desk.job, basket
+    assert isinstance(page.session.job, _Begun)
+    return page.session.job, basket
 
 
 def _basket(page: "Page", changes: dict[Any, Any]) -> list[Upload]:
@@ -82,7 +82,7 @@ def _basket(page: "Page", changes: dict[Any, Any]) -> list[Upload]:
 
 
 def _files(page: "Page") -> int:
-    return sum(1 for _ in (page.desk.inbox.parent / "kept").iterdir())
+    return sum(1 for _ in (page.session.inbox.parent / "kept").iterdir())
 
 
 def test_what_is_taught_cannot_be_cleared(page: "Page") -> None:
@@ -107,7 +107,7 @@ def test_what_was_not_learned_is_put_back_once(page: "Page") -> None:
     _, basket = taught(page, "cat/1.png", "dog/1.png")
     basket = dropped(page, basket, "rat/1.png")
     shown = list(page.follow())
-    assert not page.desk.running
+    assert not page.session.running
     assert all(page.basket not in changes for changes in shown)
     basket = _basket(page, page.restore(basket))
     assert [upload.folders for upload in basket] == [("cat",), ("dog",), ("rat",)]

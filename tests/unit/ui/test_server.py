@@ -34,7 +34,7 @@ class _Broken:
 def test_a_page_that_is_not_served_is_not_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_server", lambda desk, port: _Broken())
+    monkeypatch.setattr(server, "_server", lambda session, port: _Broken())
     monkeypatch.setattr(server, "prepare", lambda: None)
     listener = listen(0)
     with pytest.raises(OSError, match="can't be served"), serving(tmp_path / "model", listener):

@@ -1,0 +1,125 @@
+"""How the commands show things: on a terminal, or in lines that go into a file."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import rich.progress as bars
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from densekd.training.callbacks import warnings_to
+
+OnProgress = Callable[[int, int], None]
+
+# Without a terminal a progress bar becomes lines, at most one in so many seconds.
+_SECONDS_PER_LINE = 10.0
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that takes names as they are, and doesn't break lines that go into a file."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream is not None and stream.isatty() else 10_000
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, width=width)
+
+
+def table(*titles: str, numbers: Iterable[str] = ()) -> Table:
+    """An empty table whose columns ``numbers``, after the others, are aligned to the right."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in titles:
+        made.add_column(title, overflow="fold")
+    for title in numbers:
+        made.add_column(title, justify="right")
+    return made
+
+
+def safe(name: str | Path) -> str:
+    """A name as it is, or with escapes where a terminal couldn't show it."""
+    text = str(name)
+    return text if text.isprintable() else repr(text)
+
+
+def number(value: float) -> str:
+    """A count, or what is nearly one: 1,797."""
+    return f"{value:,.0f}"
+
+
+def names(classes: Sequence[str], most: int = 3) -> str:
+    """The first few names and how many more there are."""
+    listed = classes if len(classes) <= most + 1 else classes[:most]
+    rest = len(classes) - len(listed)
+    return ", ".join(map(safe, listed)) + (f" and {number(rest)} more" if rest else "")
+
+
+def duration(seconds: float) -> str:
+    """A time in the units that matter: 0.4 s, 34 s, 5 min 8 s, 2 h 30 min."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+class Pace:
+    """Says when a line is due, so that they don't come more often than is pleasant to read."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time for a line; if so, the next is due later."""
+        if time.monotonic() - self.last < _SECONDS_PER_LINE:
+            return False
+        self.last = time.monotonic()
+        return True
+
+
+@contextmanager
+def progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[OnProgress]:
+    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield _lines(label, unit)
+        return
+    amount = bars.DownloadColumn() if unit == "bytes" else bars.MofNCompleteColumn()
+    text = bars.TextColumn("{task.description}", markup=False)
+    columns = (text, bars.BarColumn(), amount, bars.TimeRemainingColumn())
+    with bars.Progress(*columns, console=screen, transient=True) as bar:
+        # Unseen until there is progress, which some sources are too quick for.
+        task = bar.add_task(label, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+def _lines(label: str, unit: str) -> OnProgress:
+    pace = Pace()
+
+    def on_progress(done: int, total: int) -> None:
+        if pace.due():
+            typer.echo(f"{label}: {share(done, total)} {unit}", err=True)
+
+    return on_progress
+
+
+def share(done: int, total: int) -> str:
+    """How much is done: 30 of 120 (25%), or 30 if nobody knows of how many."""
+    return f"{number(done)} of {number(total)} ({done / total:.0%})" if total else number(done)
+
+
+def percent(value: float | None) -> str:
+    """A share in percent without the sign: 71.2, or a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+
+
+def warnings(screen: Console) -> AbstractContextManager[None]:
+    """Show what the package warns of as lines, above a bar if there is one."""
+    return warnings_to(lambda words: screen.print(f"Warning: {words}", soft_wrap=True))

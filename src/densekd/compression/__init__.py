@@ -1,0 +1,1 @@
+"""Model compression: a small network learns from a large one."""

@@ -1,0 +1,70 @@
+"""Model compression: a small network learns all classes at once from labels and a large one."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from densekd.checks import check_choice
+from densekd.losses.distill import DenseDistillation, Groups
+from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Term
+
+CompressionMethod = Literal["alone", "kd", "rdkd", "fdkd"]
+
+GROUPS: dict[str, Groups] = {"kd": "whole", "rdkd": "random", "fdkd": "every"}
+
+
+@dataclass(frozen=True)
+class CompressionOptions:
+    """How much a student listens to labels and to its teacher.
+
+    Args:
+        temperature: tau.
+        labels: the weight of the cross-entropy.
+        teacher: the weight of the distillation.
+        whole: distil on all classes together, too, besides the groups of ``rdkd`` or ``fdkd``.
+    """
+
+    temperature: float = 4.0
+    labels: float = 0.1
+    teacher: float = 0.9
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be a positive number, not {self.temperature}.")
+        if not all(0 <= weight < math.inf for weight in (self.labels, self.teacher)):
+            raise ValueError("The weights of labels and teacher must be numbers of at least 0.")
+
+
+def compression(name: CompressionMethod, options: CompressionOptions, schedule: Schedule) -> Method:
+    r"""How a student is trained: ``alone``, or with a teacher by ``kd``, ``rdkd`` or ``fdkd``.
+
+    .. math:: L = 0.1\,CE + 0.9\,\tau^2 KL_p
+
+    The divergence is a sum over classes and a mean over the batch. p is all classes (``kd``), one
+    random group of blocks of classes (``rdkd``), or every group, averaged exactly (``fdkd``);
+    the blocks are those of the `densekd.training.loop.ExternalTeacher`. Alone, a student
+    minimises CE.
+
+    Args:
+        name: how.
+        options: the weights.
+        schedule: for how long and how fast.
+    """
+    check_choice("method", name, get_args(CompressionMethod))
+    if options.whole and name in ("alone", "kd"):
+        raise ValueError(f"whole=True goes with rdkd and fdkd; leave it out with {name}.")
+    weight = 1.0 if name == "alone" else options.labels
+    terms: dict[str, Term] = {"labels": CrossEntropy(["merged"], "all", weight=weight)}
+    if name != "alone":
+        terms["kd"] = _distil(GROUPS[name], options)
+    if options.whole:
+        terms["whole"] = _distil("whole", options)
+    phases = (Phase("train", schedule),)
+    return Method(name, "linear", terms, base=phases, increment=phases, streams="merged")
+
+
+def _distil(groups: Groups, options: CompressionOptions) -> Distil:
+    loss = DenseDistillation(groups, options.temperature, reduction="batch")
+    return Distil(["merged"], loss, RatioWeight(options.teacher, exponent=0.0))

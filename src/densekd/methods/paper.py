@@ -1,0 +1,174 @@
+"""The paper's methods: GKD, TKD, FDKD and RDKD, with or without adaptive weights."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from densekd.checks import check_choice
+from densekd.losses.distill import DenseDistillation, Direction, Groups, Reduction, Single
+from densekd.methods.adaptive_weights import AdaptiveWeights, Similarity, SizeRatio
+from densekd.methods.method import Method, Phase, Schedule, Streams
+from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Vectors
+from densekd.nn.heads import Head
+
+DistilOn = Literal["both", "new"]
+
+GROUPS: dict[str, Groups] = {"gkd": "whole", "tkd": "each", "fdkd": "every", "rdkd": "random"}
+
+
+def dense_names() -> list[str]:
+    """The names of all distillations, with and without the adaptive weight."""
+    return [*GROUPS, *(f"{name}-adaptive" for name in GROUPS)]
+
+
+@dataclass(frozen=True)
+class DenseOptions:
+    """What the paper leaves open, with our defaults; docs/decisions/012 says why.
+
+    Args:
+        lambda_base: the weight of the distillation, before what follows from the classes.
+        lambda_exponent: without adaptive weights, lambda is ``lambda_base (seen / new)^exponent``.
+        temperature: tau.
+        reduction: what a group's divergence is divided by, besides the batch size.
+        tau_squared: multiply by tau^2.
+        direction: the KL is from ``teacher`` to student, or from ``student`` to teacher.
+        total: sum over groups instead of averaging; by default TKD sums and FDKD averages.
+        skip_base: TKD leaves out the base task.
+        single: RDKD keeps groups of one class, whose KL is 0, or draws again (``resample``).
+        draws: the groups that RDKD draws at each step.
+        per_image: RDKD draws for each image by itself.
+        distil_on: ``both`` batches, or only the ``new`` one.
+        streams: ``split`` has one cross-entropy over the new logits for new images and one over
+            all logits for exemplars; ``merged`` has one over all logits for both in one batch.
+        similarity: how s, the distance between groups and new classes, is scaled.
+        size_ratio: the adaptive weight looks at the size of the ``group``, or of ``all`` old.
+        vectors: the class vectors of old tasks are ``stored``, or ``recomputed`` from exemplars.
+        head: the classifier.
+    """
+
+    lambda_base: float = 5.0
+    lambda_exponent: float = 0.66
+    temperature: float = 2.0
+    reduction: Reduction = "pool"
+    tau_squared: bool = True
+    direction: Direction = "teacher"
+    total: bool | None = None
+    skip_base: bool = False
+    single: Single = "keep"
+    draws: int | None = None
+    per_image: bool = False
+    distil_on: DistilOn = "both"
+    streams: Streams = "split"
+    similarity: Similarity = "literal"
+    size_ratio: SizeRatio = "group"
+    vectors: Vectors = "stored"
+    head: Head = "cosine"
+
+    def __post_init__(self) -> None:
+        check_choice("distil_on", self.distil_on, get_args(DistilOn))
+        if not 0 <= self.lambda_base < math.inf:
+            raise ValueError(f"lambda_base must be at least 0, not {self.lambda_base}.")
+        if self.distil_on == "new" and self.streams == "merged":
+            raise ValueError("distil_on='new' goes with streams='split', which has such batches.")
+
+
+# The paper's, for CIFAR-100.
+_BASE = Schedule(epochs=70, lr=0.1)
+_LEAST_FINISH = 1 / 4
+_INCREMENT = Schedule(epochs=40, lr=0.01)
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """How long and how fast it is trained.
+
+    Args:
+        base: the base task.
+        increment: each later task.
+        finish: what some methods add: a balanced fine-tuning or a bias stage to a later task,
+            generations of self-distillation to the base task.
+    """
+
+    base: Schedule = _BASE
+    increment: Schedule = _INCREMENT
+    finish: Schedule | None = None
+
+    def scaled(self, share: float) -> "Schedules":
+        """The same in ``share`` of the epochs, but what finishes a task in at least a quarter.
+
+        It has few images, so it costs little, and what it corrects takes its number of steps
+        however short the rest is (docs/decisions/030).
+        """
+        finish = None if self.finish is None else self.finish.scaled(max(share, _LEAST_FINISH))
+        return Schedules(self.base.scaled(share), self.increment.scaled(share), finish)
+
+
+def dense(name: str, options: DenseOptions, schedules: Schedules) -> Method:
+    r"""One of the paper's methods: ``gkd``, ``tkd``, ``fdkd``, ``rdkd``, or one with ``-adaptive``.
+
+    .. math:: L = CE(z_{new}(x_n)) + CE(z_{all}(x_e)) + \lambda (KL(x_n) + KL(x_e))
+
+    with a batch of new images :math:`x_n` and one of exemplars :math:`x_e`.
+    """
+    kind, _, adaptive = name.partition("-")
+    if name not in dense_names():
+        raise ValueError(f"There is no distillation {name!r}; there are {', '.join(GROUPS)}.")
+    method = dataclasses.replace(finetune(options, schedules), name=name)
+    return method.with_term("kd", distillation(kind, bool(adaptive), options))
+
+
+def distillation(kind: str, adaptive: bool, options: DenseOptions) -> Distil:
+    """The term of slot ``kd``."""
+    loss = DenseDistillation(
+        GROUPS[kind],
+        options.temperature,
+        options.reduction,
+        options.tau_squared,
+        direction=options.direction,
+        total=options.total,
+        skip_base=options.skip_base,
+        single=options.single,
+        draws=options.draws,
+        per_image=options.per_image,
+    )
+    weight: RatioWeight | AdaptiveWeights = RatioWeight(
+        options.lambda_base, options.lambda_exponent
+    )
+    if adaptive:
+        weight = AdaptiveWeights(options.lambda_base, options.similarity, options.size_ratio)
+    streams: tuple[Stream, ...] = ("merged",)
+    if options.streams == "split":
+        streams = ("new",) if options.distil_on == "new" else ("new", "exemplars")
+    return Distil(streams, loss, weight, options.vectors)
+
+
+def finetune(options: DenseOptions, schedules: Schedules) -> Method:
+    """The same without distillation: only the exemplars keep the old classes."""
+    terms: dict[str, Term] = {"merged": CrossEntropy(["merged"], "all")}
+    if options.streams == "split":
+        terms = {
+            "new": CrossEntropy(["new"], "new"),
+            "exemplars": CrossEntropy(["exemplars"], "all"),
+        }
+    return Method(
+        "finetune",
+        options.head,
+        terms,
+        base=(Phase("train", schedules.base),),
+        increment=(Phase("train", schedules.increment),),
+        streams=options.streams,
+    )
+
+
+def joint(options: DenseOptions, schedules: Schedules) -> Method:
+    """An upper bound: each task is trained, by the base's schedule, on all images so far."""
+    return Method(
+        "joint",
+        options.head,
+        {"merged": CrossEntropy(["merged"], "all")},
+        base=(Phase("train", schedules.base),),
+        increment=(Phase("train", schedules.base),),
+        streams="merged",
+        keeps="everything",
+    )

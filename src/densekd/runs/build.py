@@ -1,0 +1,91 @@
+"""From a configuration to what it stands for: the only such place."""
+
+import dataclasses
+
+import torch
+
+from densekd.config.schema import CommonConfig, Config
+from densekd.data.augment import Augment
+from densekd.data.dataset import Dataset, OnProgress
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.scenario import Scenario
+from densekd.data.sources import SourceOptions, load
+from densekd.data.stratify import first_of_each
+from densekd.nn.network import Backbone
+from densekd.nn.registry import make_backbone as make_backbone
+from densekd.nn.transformers_backbone import own_statistics
+from densekd.seeds import Seeds
+from densekd.training.engine import Engine
+from densekd.training.learner import Learner, Settings
+
+
+def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scenario:
+    """Read the data, and divide its classes into tasks."""
+    scenario = config.scenario
+    return Scenario.of(
+        make_dataset(config, on_progress),
+        steps=scenario.steps,
+        base=scenario.base,
+        increment=scenario.increment,
+        equal=scenario.equal,
+        order=scenario.order,
+    )
+
+
+def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
+    """Read the data."""
+    data = config.data
+    options = SourceOptions(
+        data_dir=data.dir,
+        image_size=data.image_size,
+        classes_file=data.classes_file,
+        seed=config.seed,
+        image_column=data.image_column,
+        label_column=data.label_column,
+    )
+    dataset = load(data.source, options, on_progress=on_progress)
+    return dataset if data.per_class is None else fewer(dataset, data.per_class)
+
+
+def fewer(dataset: Dataset, per_class: int) -> Dataset:
+    """The data set with the first ``per_class`` training images of each class."""
+    return dataclasses.replace(dataset, train=first_of_each(dataset.train, per_class))
+
+
+def make_engine(config: CommonConfig) -> Engine:
+    """Where it is computed."""
+    engine = config.engine
+    return Engine(engine.accelerator, engine.devices, engine.precision)
+
+
+def make_learner(config: Config, dataset: Dataset, engine: Engine) -> Learner:
+    """A learner that has learned nothing yet; its weights are drawn from the seed."""
+    backbone = draw_backbone(config.network, config.seed)
+    method = config.method.make(config.schedules())
+    quota = Quota(config.memory.per_class, config.memory.total)
+    memory = ExemplarMemory(quota, config.memory.selection)
+    return Learner(backbone, method, memory, make_settings(config, dataset, backbone, engine))
+
+
+def draw_backbone(network: str, seed: int) -> Backbone:
+    """A network by name; weights that aren't pretrained are drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seeds(seed).number("init"))
+        return make_backbone(network)
+
+
+def make_settings(
+    config: CommonConfig, dataset: Dataset, backbone: Backbone, engine: Engine
+) -> Settings:
+    """What a learner needs besides network and method."""
+    mean, std = own_statistics(backbone) or (dataset.mean, dataset.std)
+    augment = Augment(
+        mean,
+        std,
+        padding=config.augment.padding,
+        flip=config.augment.flip,
+        brightness=config.augment.brightness,
+    )
+    return Settings(
+        augment, config.seed, engine, config.engine.workers, oversample_rare=config.data.even
+    )

@@ -1,0 +1,271 @@
+"""An experiment as a file: which runs it has, how their table is laid out, what the paper says."""
+
+import dataclasses
+import difflib
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from densekd.config.settings_tree import given, override, read_toml
+
+JobKind = Literal["runs", "compression"]
+Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orders"]
+
+# Of ``result.json``, but for the last two: the training time, and the sample variance of
+# ``average_incremental_accuracy`` over the columns.
+MEASURES = (
+    "average_incremental_accuracy",
+    "average_incremental_accuracy_nme",
+    "forgetting",
+    "accuracy",
+    "seconds",
+    "variance",
+)
+_KEYS = ("title", "about", "kind", "measure", "settings", "grid", "skip", "table", "figures")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number of the paper.
+
+    Args:
+        where: the settings of the runs that it is about, by dotted key.
+        value: in percent, as it is printed; a ``variance`` in percent squared, ``seconds`` in
+            seconds.
+        measure: what was measured, one of `MEASURES`.
+    """
+
+    where: Mapping[str, Any]
+    value: float
+    measure: str
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A grid of runs.
+
+    Args:
+        name: the file's, without its ending.
+        title: what it is called.
+        about: what it shows, in a few sentences.
+        kind: what a point of the grid is: one of ``densekd run`` or of ``densekd compress``.
+        measure: what its table shows, one of `MEASURES`.
+        settings: what all runs have in common, as in the file of ``densekd run --config``.
+        grid: the values of each dotted key that differs between runs; they are the product.
+        skip: points of the product to leave out: those that have all values of one of these.
+        rows: the key that its table has a row for each value of.
+        columns: the key that its table has a column for each value of.
+        figures: what is drawn of it.
+        targets: the paper's numbers.
+    """
+
+    name: str
+    title: str
+    about: str
+    kind: JobKind
+    measure: str
+    settings: Mapping[str, Any]
+    grid: Mapping[str, tuple[Any, ...]]
+    skip: tuple[Mapping[str, Any], ...]
+    rows: str
+    columns: str
+    figures: tuple[str, ...]
+    targets: tuple[Target, ...]
+
+    def points(self) -> list[dict[str, Any]]:
+        """The values of each run, by dotted key."""
+        product = itertools.product(*self.grid.values())
+        every = [dict(zip(self.grid, values, strict=True)) for values in product]
+        return [
+            point
+            for point in every
+            if not any(all(point[key] == value for key, value in s.items()) for s in self.skip)
+        ]
+
+    def with_axes(self, assignments: Sequence[str]) -> "Experiment":
+        """The experiment with other values for some keys, such as ``scenario.steps=5,10``."""
+        grid = dict(self.grid)
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            if not equals or not key.strip() or not text.strip():
+                raise ValueError(
+                    f"An axis is written KEY=VALUE,VALUE, such as seed=1,2,3, not {assignment!r}."
+                )
+            grid[key.strip()] = _values(text)
+        return dataclasses.replace(self, grid=grid)
+
+
+def read_experiment(file: Path) -> Experiment:
+    """The experiment in a TOML file; docs/sweeps.md describes it.
+
+    Raises:
+        ValueError: with one sentence that names the file, the key and what it may be.
+    """
+    tree = read_toml(file)
+    # The copy that a sweep keeps is in a folder of the experiment's name.
+    name = file.absolute().parent.name if file.name == "experiment.toml" else file.stem
+    try:
+        return _experiment(name, tree)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def label(point: Mapping[str, Any]) -> str:
+    """A point in a few words: ``rdkd steps=5``."""
+    return " ".join(
+        str(value) if key in ("method", "method.name") else f"{key.rpartition('.')[2]}={value}"
+        for key, value in point.items()
+    )
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested sections by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else None
+        found |= {f"{prefix}{key}": value} if inner is None else inner
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections that `flat` makes ``values`` of."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return tree
+
+
+def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
+    _check_names("a key of an experiment", tree, (*_KEYS, "paper"))
+    kind = _one_of("kind", tree.get("kind", "runs"), get_args(JobKind))
+    usual = "accuracy" if kind == "compression" else MEASURES[0]
+    grid = {key: _axis(key, values) for key, values in flat(_table(tree, "grid")).items()}
+    if not grid:
+        raise ValueError("grid has no key; give those that differ between runs, with a list each.")
+    table = _table(tree, "table")
+    _check_names("a key of table", table, ("rows", "columns"))
+    experiment = Experiment(
+        name=name,
+        title=_text(tree, "title"),
+        about=_text(tree, "about"),
+        kind=kind,
+        measure=_one_of("measure", tree.get("measure", usual), MEASURES),
+        settings=_table(tree, "settings"),
+        grid=grid,
+        skip=tuple(_skipped(tree, grid)),
+        rows=_one_of("table.rows", table.get("rows"), list(grid)),
+        columns=_one_of("table.columns", table.get("columns"), list(grid)),
+        figures=tuple(_one_of("figures", f, get_args(Figure)) for f in _list(tree, "figures")),
+        targets=(),
+    )
+    if not experiment.points():
+        raise ValueError("skip leaves no point of the grid; take something out of it.")
+    return dataclasses.replace(experiment, targets=tuple(_targets(experiment, tree)))
+
+
+def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target]:
+    """Of ``[paper.MEASURE]``: rows by name, each one number or one for each column."""
+    paper = _table(tree, "paper")
+    only = flat(_table(paper, "where"))
+    _check_names("a key of the grid", only, experiment.grid)
+    rows = {str(value): value for value in experiment.grid[experiment.rows]}
+    columns = experiment.grid[experiment.columns]
+    for measure in paper:
+        if measure == "where":
+            continue
+        _one_of("paper", measure, MEASURES)
+        numbers = _table(paper, measure)
+        _check_names(f"a value of {experiment.rows}", numbers, rows)
+        for row, value in numbers.items():
+            where = {**only, experiment.rows: rows[row]}
+            if not isinstance(value, list):
+                yield Target(where, _number(f"{measure}.{row}", value), measure)
+                continue
+            if len(value) != len(columns):
+                raise ValueError(
+                    f"paper.{measure}.{row} has {len(value)} numbers for the {len(columns)} values "
+                    f"of {experiment.columns}; write nan where the paper has none."
+                )
+            for column, entry in zip(columns, value, strict=True):
+                number = _number(f"{measure}.{row}", entry)
+                if not math.isnan(number):
+                    yield Target({**where, experiment.columns: column}, number, measure)
+
+
+def _skipped(tree: Mapping[str, Any], grid: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for entry in _list(tree, "skip"):
+        if not isinstance(entry, Mapping) or not entry:
+            raise ValueError(f"skip has points of the grid in braces, not {entry!r}.")
+        values = flat(entry)
+        _check_names("a key of the grid", values, grid)
+        yield values
+
+
+def _axis(key: str, values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"grid.{key} must be a list of values, not {values!r}.")
+    return tuple(value for i, value in enumerate(values) if value not in values[:i])
+
+
+def _values(text: str) -> tuple[Any, ...]:
+    """Values as they are typed: separated by commas, or as a list of TOML."""
+    whole = _value(text)
+    found = whole if isinstance(whole, list) else [_value(part) for part in text.split(",")]
+    return tuple(value for i, value in enumerate(found) if value not in found[:i])
+
+
+def _value(text: str) -> Any:
+    return given(override({}, [f"value={text}"]), "value")
+
+
+def _text(tree: Mapping[str, Any], key: str) -> str:
+    text = tree.get(key)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{key} must be a text, not {text!r}.")
+    return text.strip()
+
+
+def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = tree.get(key, {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{key} must be a table, not {table!r}.")
+    return table
+
+
+def _list(tree: Mapping[str, Any], key: str) -> list[Any]:
+    found = tree.get(key, [])
+    if not isinstance(found, list):
+        raise ValueError(f"{key} must be a list, not {found!r}.")
+    return found
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"paper.{key} must be a number or a list of numbers, not {value!r}.")
+    return float(value)
+
+
+def _one_of(key: str, value: Any, choices: Collection[str]) -> Any:
+    if value not in choices:
+        near = _near(str(value), choices) or "."
+        raise ValueError(f"{key} must be one of {', '.join(choices)}, not {value!r}{near}")
+    return value
+
+
+def _check_names(what: str, names: Collection[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            near = _near(name, known) or f"; there are {', '.join(known)}."
+            raise ValueError(f"{name} is not {what}{near}")
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

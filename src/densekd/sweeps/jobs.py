@@ -1,0 +1,149 @@
+"""What a sweep has to do: the jobs of an experiment, with the settings of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from densekd.compression.config import (
+    compression_folder,
+    resolve_compression,
+    teacher_settings,
+)
+from densekd.config.schema import EngineConfig, base_settings, resolve, uniform
+from densekd.config.settings_tree import digest, merge, plain
+from densekd.runs.run import run_folder
+from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
+
+# They change no result, so they make no other sweep of it.
+_INERT = ("data.dir", "engine.workers")
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """A point of an experiment's grid.
+
+    Args:
+        kind: what is to be done.
+        point: its values, by dotted key.
+        tree: all its settings that were given.
+        out: where run folders are.
+        folder: its own.
+        shares: stands for what it has in common with other jobs: their base.
+        figures: what will be drawn of it, which may need more than the run.
+    """
+
+    kind: JobKind
+    point: Mapping[str, Any]
+    tree: Mapping[str, Any]
+    out: Path
+    folder: Path
+    shares: str
+    figures: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """A few words for it."""
+        return label(self.point)
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What is to be done.
+
+    Args:
+        experiment: with the axes that were given besides the file's.
+        scale: the share of all epochs.
+        changes: settings that were given besides the file's, as a tree.
+        folder: where its record is kept.
+        jobs: one for each point of the grid.
+    """
+
+    experiment: Experiment
+    scale: float | None
+    changes: Mapping[str, Any]
+    folder: Path
+    jobs: tuple[SweepJob, ...]
+
+
+def plan(
+    experiment: Experiment,
+    out: Path,
+    changes: Mapping[str, Any] | None = None,
+    scale: float | None = None,
+) -> SweepPlan:
+    """The jobs of an experiment, all of them checked.
+
+    Args:
+        experiment: which.
+        out: where run folders are.
+        changes: settings for all jobs, as a tree; they count more than the experiment's.
+        scale: the share of all epochs to train.
+    """
+    changes = {} if changes is None else changes
+    place = _of_compression if experiment.kind == "compression" else _of_run
+    for key in flat(changes):
+        if key in experiment.grid:
+            raise ValueError(
+                f"{key} is an axis of {experiment.name}; give its values by --grid {key}=... ."
+            )
+    jobs = []
+    for point in experiment.points():
+        tree = merge(experiment.settings, changes, nested(point))
+        try:
+            tree = tree if scale is None else scaled(tree, scale)
+            folder, shares = place(tree, out)
+        except ValueError as error:
+            raise ValueError(f"{experiment.name}, {label(point)}: {error}") from None
+        job = SweepJob(experiment.kind, point, plain(tree), out, folder, shares, experiment.figures)
+        jobs.append(job)
+    folder = out / "sweeps" / _name(experiment, changes, scale)
+    return SweepPlan(experiment, scale, changes, folder, tuple(jobs))
+
+
+def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """The settings with all schedules shortened in proportion."""
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"a scale must be a number above 0, such as 0.1, not {scale}.")
+    epochs = uniform(tree).get("epochs")
+    if isinstance(epochs, int):
+        raise ValueError(
+            f"epochs = {epochs} is a number of epochs, which a scale can't shorten in proportion; "
+            "give a share of them, such as 0.5, or no scale."
+        )
+    return {**tree, "epochs": scale * (1.0 if epochs is None else epochs)}
+
+
+def _name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:
+    """Of the sweep's folder; what makes other numbers makes another name."""
+    matters = {key: value for key, value in flat(changes).items() if key not in _INERT}
+    parts = [experiment.name]
+    if scale is not None:
+        parts.append(f"at-{scale:g}")
+    if matters:
+        parts.append(digest(plain(matters))[:6])
+    return "-".join(parts)
+
+
+def _of_run(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
+    """The folder of a run, and what stands for its base as far as is known without the data."""
+    config = resolve(tree)
+    _check_single(config.engine)
+    scenario = config.scenario
+    # How many classes the base has is known when the data are; until then, what decides it.
+    decides = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
+    return run_folder(config, out), digest([base_settings(config, 0), decides])
+
+
+def _of_compression(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
+    """The folder of a compression, and what stands for its teacher."""
+    config = resolve_compression(tree)
+    _check_single(config.engine)
+    return compression_folder(config, out), digest(plain(teacher_settings(config)))
+
+
+def _check_single(engine: EngineConfig) -> None:
+    if engine.devices != 1:
+        raise ValueError(
+            "a sweep has one device for each run; leave engine.devices out, or use `densekd run`."
+        )

@@ -1,0 +1,1 @@
+"""Training: a learner, its one loop, and what it saves."""

@@ -1,0 +1,154 @@
+"""What people have, arrays and pictures with labels of any kind, to images and a task."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from densekd.data.dataset import FileImages, Images, PixelImages, Split
+from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
+from densekd.data.scenario import Task
+
+ImageInput = Path | str | Image.Image | NDArray[Any]
+ImageInputs = Images | NDArray[Any] | Tensor | Sequence[ImageInput]
+Label = str | int
+
+_LAYOUTS = "[n, H, W], [n, H, W, C] or [n, C, H, W] with C of 1 or 3"
+
+
+def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
+    """Images of any kind as the data loader takes them.
+
+    Args:
+        pictures: one array or tensor, uint8 or floats from 0 to 1, of shape ``[n, H, W]``,
+            ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3; or a sequence of paths, Pillow
+            images or arrays ``[H, W]`` or ``[H, W, 3]``, which are decoded into memory; or
+            images that are what they should be already.
+        size: the height and width that each of a sequence is brought to, as a test crop; as they
+            are unless given, but then all must have the same size.
+    """
+    if isinstance(pictures, PixelImages | FileImages):
+        return pictures
+    if isinstance(pictures, Tensor):
+        return PixelImages(_pixels(pictures.detach().cpu(), channels_first=True))
+    if isinstance(pictures, np.ndarray) and pictures.dtype.kind not in "UO":
+        return PixelImages(_pixels(torch.from_numpy(np.ascontiguousarray(pictures))))
+    if isinstance(pictures, str | Path | Image.Image):
+        raise ValueError("This is one image; give a list of images, if only of one.")
+    return PixelImages(_stacked(list(pictures), size))
+
+
+def as_names(labels: Iterable[Label], images: int | None = None) -> list[str]:
+    """Labels as the names of classes, one for each of the ``images``."""
+    return [str(label) for label in _labels(labels, images)]
+
+
+def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], number: int) -> Task:
+    """The next task: classes that are all new, in the order of their labels.
+
+    Args:
+        images: n images.
+        labels: n names or whole numbers; a class is called by the text of its label.
+        known: the names of the classes learned before.
+        number: of the task.
+    """
+    given = _labels(labels, len(images))
+    if not given:
+        raise ValueError("There is no image to learn from.")
+    # Numbers in their own order, before names.
+    ordered = sorted(set(given), key=lambda label: (isinstance(label, str), label))
+    names = tuple(dict.fromkeys(map(str, ordered)))
+    again = [name for name in names if name in known]
+    if again:
+        raise ValueError(
+            f"The class {again[0]!r} was learned before, and can't be learned again: leave its "
+            "images out, or learn everything anew with fit."
+        )
+    ranks = {name: len(known) + rank for rank, name in enumerate(names)}
+    train = Split(images, torch.tensor([ranks[str(label)] for label in given]))
+    return Task(number, names, len(known), train, train.take(torch.arange(0)))
+
+
+def _labels(labels: Iterable[Label], images: int | None) -> list[Label]:
+    given = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
+    if images is not None and len(given) != images:
+        raise ValueError(f"{images} images have {len(given)} labels; give one for each.")
+    given = [label.item() if isinstance(label, np.generic) else label for label in given]
+    wrong = [label for label in given if not isinstance(label, str | int)]
+    if wrong:
+        raise ValueError(f"A label must be a name or a whole number, not {wrong[0]!r}.")
+    return given
+
+
+def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
+    """An array in any of the layouts as uint8 ``[n, 3, H, W]``."""
+    if images.ndim == 3 and images.shape[2] == 3:
+        raise ValueError("This looks like one image; add a dimension in front: X[None].")
+    if images.ndim == 3:
+        images = images[:, None]
+    first, last = (images.ndim == 4 and images.shape[axis] in (1, 3) for axis in (1, 3))
+    if not first and not last:
+        raise ValueError(f"Images of shape {list(images.shape)} are not {_LAYOUTS}.")
+    if last and not (first and channels_first):
+        images = images.permute(0, 3, 1, 2)
+    return _bytes(images).expand(-1, 3, -1, -1).contiguous()
+
+
+def _bytes(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images
+    if not images.is_floating_point():
+        raise ValueError(f"Images must be uint8 or floats, not {images.dtype}.")
+    if images.numel() and not (images.min() >= 0 and images.max() <= 1):
+        raise ValueError(
+            f"Images in floats must be from 0 to 1, and these are from {images.min():.3g} to "
+            f"{images.max():.3g}; leave out their normalisation, or make them uint8."
+        )
+    return (images * 255).round().to(torch.uint8)
+
+
+def _stacked(pictures: list[ImageInput], size: int | None) -> Tensor:
+    if not pictures:
+        side = size or 1
+        return torch.empty(0, 3, side, side, dtype=torch.uint8)
+
+    def pixels(picture: ImageInput) -> Tensor:
+        if isinstance(picture, np.ndarray | Tensor):
+            return _one(picture, size)
+        image = _opened(picture, size)
+        if size is not None:
+            return centre_crop(image, size)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+    decoded = list(in_threads(pixels, pictures))
+    shapes = list(dict.fromkeys(tuple(image.shape[1:]) for image in decoded))
+    if len(shapes) > 1:
+        (a, b), (c, d) = shapes[:2]
+        raise ValueError(
+            f"The images have different sizes, such as {a} x {b} and {c} x {d} pixels; say which "
+            "to bring them to: Settings(image_size=...)."
+        )
+    return torch.stack(decoded)
+
+
+def _one(array: NDArray[Any] | Tensor, size: int | None) -> Tensor:
+    """An array that is one image as uint8 ``[3, H, W]``."""
+    batch = as_images(array[None])
+    assert isinstance(batch, PixelImages)
+    if size is None:
+        return batch.pixels[0]
+    return centre_crop(Image.fromarray(batch.pixels[0].permute(1, 2, 0).numpy()), size)
+
+
+def _opened(picture: Path | str | Image.Image, size: int | None) -> Image.Image:
+    if isinstance(picture, Image.Image):
+        return upright_rgb(picture.copy())
+    try:
+        return open_rgb(Path(picture), size)
+    except UnreadableImage as error:
+        raise UnreadableImage(f"{str(picture)!r} can't be read ({error}).") from error

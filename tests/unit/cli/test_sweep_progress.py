@@ -1,0 +1,191 @@
+"""What is said of a sweep, of which nothing is run here."""
+
+import io
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from densekd.cli import sweep_progress, sweep_tables
+from densekd.cli.signals import Interrupts
+from densekd.config.schema import resolve
+from densekd.sweeps.experiment_file import Experiment
+from densekd.sweeps.jobs import SweepJob, SweepPlan, plan
+from densekd.sweeps.local import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
+from densekd.sweeps.record import SweepRecord
+from densekd.sweeps.work import Telling, finished
+from densekd.training.callbacks import TrainingProgress
+
+from little import BY_TWO
+
+
+def swept(out: Path, scale: float | None = None, figures: tuple[str, ...] = ()) -> SweepPlan:
+    """Four runs with two bases."""
+    experiment = Experiment(
+        name="mine",
+        title="Mine",
+        about="Two seeds.",
+        kind="runs",
+        measure="average_incremental_accuracy",
+        settings={},
+        grid={"method.name": ("gkd", "rdkd"), "seed": (1, 2)},
+        skip=(),
+        rows="method.name",
+        columns="seed",
+        figures=figures,
+        targets=(),
+    )
+    return plan(experiment, out, scale=scale)
+
+
+def finish(job: SweepJob, average: float, *seconds: float) -> None:
+    """Write what a run leaves."""
+    job.folder.mkdir(parents=True)
+    steps = [{"seconds": each} for each in seconds]
+    result = {"average_incremental_accuracy": average, "steps": steps}
+    (job.folder / "result.json").write_text(json.dumps(result))
+
+
+class Seen:
+    """An observer for a file, and what it said."""
+
+    def __init__(self, sweep: SweepPlan) -> None:
+        self.record = SweepRecord(sweep, finished)
+        self.console = Console(file=io.StringIO(), width=200)
+        self.interrupts = Interrupts()
+        self.lines = sweep_progress.SweepLines(self.console, self.record, self.interrupts)
+
+    def text(self) -> str:
+        assert isinstance(self.console.file, io.StringIO)
+        return self.console.file.getvalue()
+
+
+def test_what_becomes_of_each_run_is_a_line(tmp_path: Path) -> None:
+    sweep = swept(tmp_path)
+    seen = Seen(sweep)
+    first, second, third, _ = sweep.jobs
+    ends: list[tuple[SweepJob, JobEvent]] = [
+        (first, JobWarning("Few images.")),
+        (second, JobWarning("Few images.")),
+        (second, JobFailed("no room.")),
+        (third, JobStopped()),
+        (first, JobDone()),
+    ]
+    for job in (first, second, third):
+        seen.lines.began(job)
+    finish(first, 0.6543, 60.0)
+    for job, news in ends:
+        seen.lines.heard(job, news)
+    assert seen.text().splitlines() == [
+        "gkd seed=1: begins",
+        "gkd seed=2: begins",
+        "rdkd seed=1: begins",
+        "Warning: Few images. (gkd seed=1)",
+        "gkd seed=2: failed: no room.",
+        "rdkd seed=1: stopped and saved",
+        "gkd seed=1: finished with 65.4 %, 0.0 s",
+    ]
+
+
+def test_how_far_all_of_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = swept(tmp_path)
+    finish(sweep.jobs[0], 0.5, 60.0)
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    seen = Seen(sweep)
+    job = sweep.jobs[1]
+    seen.record.set(job, "running")
+    seen.lines.began(job)
+    # Half of it was done before, and another quarter in ten seconds: 2.25 runs are left.
+    seen.lines.heard(job, JobProgress("task 3/6", 0.5))
+    assert seen.lines.counts() == ["1 of 4 finished", "1 running", "2 waiting"]
+    now = 110.0
+    seen.lines.heard(job, JobProgress("task 4/6, epoch 1/2", 0.75))
+    assert seen.lines.counts()[-1] == "about 1 min 30 s left"
+    said = "1 of 4 finished, 1 running, 2 waiting, about 1 min 30 s left"
+    assert seen.text().splitlines()[-1] == f"{said}; gkd seed=2 task 4/6, epoch 1/2"
+
+
+def test_a_signal_stops_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    seen = Seen(swept(tmp_path))
+    assert not seen.lines.stop()
+    with seen.interrupts:
+        signal.raise_signal(signal.SIGTERM)
+        assert seen.lines.stop()
+    assert capfd.readouterr().err == "Stopping all runs after their batch; Ctrl-C leaves at once.\n"
+
+
+def shown(record: SweepRecord) -> list[str]:
+    console = Console(file=io.StringIO(), width=200)
+    sweep_tables.show_outcome(record, console)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -> None:
+    sweep = swept(tmp_path, scale=0.1)
+    # Bases of 100 and 200 seconds; the last run isn't there.
+    for job, seconds in zip(sweep.jobs, ((100, 20), (200, 20), (100, 40)), strict=False):
+        finish(job, 0.5, *map(float, seconds))
+    record = SweepRecord(sweep, finished)
+    record.set(sweep.jobs[3], "failed", "no room.")
+    assert sweep_tables.times(sweep) == {"together": 380.0, "apart": 480.0, "bases": 2}
+    lines = shown(record)
+    assert lines[3].split() == ["gkd", "seed=1", "finished", "50.0", "2.0"]
+    assert lines[6].split() == ["rdkd", "seed=2", "failed", "-", "-"]
+    assert lines[-5] == "mine at scale 0.1 of all epochs: 3 of 4 runs finished, 1 failed."
+    assert lines[-4] == "rdkd seed=2 failed: no room."
+    assert lines[-2].startswith(
+        "Training took 6 min 20 s with 2 bases for 3 runs, and would have taken 8 min 0 s with a "
+        "base for each run; the sweep took "
+    )
+    assert sweep_tables.as_json(record)["training"] == sweep_tables.times(sweep)
+
+
+def test_a_run_whose_flatness_is_drawn_is_not_finished_without_it(tmp_path: Path) -> None:
+    job = swept(tmp_path, figures=("flatness",)).jobs[0]
+    finish(job, 0.5, 1.0)
+    assert not finished(job)
+    (job.folder / "flatness.json").write_text("{}")
+    assert finished(job)
+
+
+class Kept:
+    """A line of which everything is kept."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def tell(self, news: JobEvent) -> None:
+        self.told.append(news)
+
+    def stop(self) -> bool:
+        return len(self.told) > 2
+
+
+def test_a_run_tells_how_much_of_it_is_done() -> None:
+    training = {"base": {"epochs": 4}, "increment": {"epochs": 2}}
+    line = Kept()
+    telling = Telling(resolve({"training": training}), line)
+    telling.loading(1, 2)
+    # 24 images in the base, and twice 12 with as many exemplars: 96, 48 and 48 to go through.
+    telling.started(Path("runs"), BY_TWO, 0)
+    assert not telling.stop()
+    telling.report(TrainingProgress(0, "train", 2, 4, 3, 6, 0.1, 1.0, {}))
+    telling.training(1, ())
+    telling.report(TrainingProgress(1, "train", 1, 2, 3, 6, 0.1, 1.0, {}))
+    telling.shared_base(waiting=True)
+    telling.started(Path("runs"), BY_TWO, 3)
+    assert line.told == [
+        JobProgress("reading the data"),
+        JobProgress("begins"),
+        JobProgress("task 1/3, epoch 3/4", 60 / 192),
+        JobProgress("task 2/3", 0.5, shared=True),
+        JobProgress("task 2/3, epoch 2/2", (96 + 36) / 192, shared=True),
+        JobProgress("waiting for its base"),
+        JobProgress("begins", 1.0, shared=True),
+    ]
+    assert telling.stop()

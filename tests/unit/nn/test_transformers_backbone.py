@@ -1,0 +1,259 @@
+"""Backbones that others made: modules that give tensors, and models of transformers."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from densekd.config.schema import resolve
+from densekd.nn.adapter import Plain, as_backbone
+from densekd.nn.registry import make_backbone
+from densekd.nn.resnet import cifar_resnet
+from densekd.nn.transformers_backbone import Pretrained, own_statistics
+from densekd.runs.build import make_learner
+from densekd.training.engine import Engine
+from densekd.training.learner import Learner, Settings
+
+from made import dataset
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": 16,
+    "patch_size": 4,
+}
+IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+# Of its functions only some are annotated.
+LIBRARY: Any = transformers
+ENGINE = Engine("cpu", precision="32")
+
+
+def vit() -> Any:
+    return transformers.ViTModel(transformers.ViTConfig(**SMALL))
+
+
+def vit_classifier() -> Any:
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL))
+
+
+def resnet() -> Any:
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
+    )
+    return LIBRARY.ResNetModel(config)
+
+
+def swin() -> Any:
+    config = transformers.SwinConfig(
+        embed_dim=16, depths=[1, 1], num_heads=[2, 2], image_size=32, window_size=4
+    )
+    return LIBRARY.SwinModel(config)
+
+
+def clip() -> Any:
+    text = {k: v for k, v in SMALL.items() if k not in ("image_size", "patch_size")}
+    config = transformers.CLIPConfig(
+        text_config={**text, "vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1},
+        vision_config=SMALL,
+        projection_dim=24,
+    )
+    return transformers.CLIPModel(config)
+
+
+def bert() -> Any:
+    sizes = {k: v for k, v in SMALL.items() if k not in ("image_size", "patch_size")}
+    return LIBRARY.BertModel(transformers.BertConfig(vocab_size=50, **sizes))
+
+
+def saved(make: Callable[[], Any], folder: Path) -> Any:
+    """A model with weights of its own, in a folder without anything shown."""
+    settings = LIBRARY.utils.logging
+    settings.disable_progress_bar()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = make().eval()
+    model.save_pretrained(folder)
+    settings.enable_progress_bar()
+    return model
+
+
+def pooled_vit(model: Any, images: Tensor) -> Tensor:
+    pooled: Tensor = model(pixel_values=images).pooler_output
+    return pooled.flatten(1)
+
+
+@pytest.mark.parametrize(("make", "width"), [(vit, 32), (resnet, 16)])
+def test_pooled_features_are_the_models_own(
+    make: Callable[[], Any], width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saved(make, tmp_path)
+    capsys.readouterr()
+    backbone = make_backbone(f"hf:{tmp_path}")
+    assert capsys.readouterr() == ("", "")
+    assert isinstance(backbone, Pretrained)
+    assert backbone.width == width
+    with torch.no_grad():
+        features = backbone.eval()(IMAGES)
+        torch.testing.assert_close(features.pooled, pooled_vit(model, IMAGES))
+    assert features.maps == ()
+    assert own_statistics(backbone) is None
+
+
+def test_without_a_trained_pooler_the_class_token_counts(tmp_path: Path) -> None:
+    """A classifier was saved without a pooler: one drawn at random would spoil the features."""
+    model = saved(vit_classifier, tmp_path)
+    backbone = make_backbone(f"hf:{tmp_path}")
+    assert isinstance(backbone, Pretrained)
+    with torch.no_grad():
+        wanted = model.vit(pixel_values=IMAGES).last_hidden_state[:, 0]
+        torch.testing.assert_close(backbone(IMAGES).pooled, wanted)
+    assert not any("pooler" in name for name, _ in backbone.named_parameters())
+
+
+@pytest.mark.parametrize(("make", "width"), [(swin, 32), (clip, 32)])
+def test_other_families(make: Callable[[], Any], width: int, tmp_path: Path) -> None:
+    model = saved(make, tmp_path)
+    backbone = make_backbone(f"hf:{tmp_path}")
+    assert isinstance(backbone, Pretrained)
+    assert backbone.width == width
+    seen = model.vision_model if make is clip else model
+    images = torch.randn(2, 3, *(backbone.preprocessing.size or (0, 0)))
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(images).pooled, pooled_vit(seen, images))
+
+
+MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("told", "size"),
+    [
+        ({"size": {"height": 16, "width": 16}}, (16, 16)),
+        ({"size": {"shortest_edge": 24}, "crop_size": {"height": 20, "width": 18}}, (20, 18)),
+        ({"size": 28}, (28, 28)),
+        ({"size": {"shortest_edge": 12}}, (12, 12)),
+        ({"do_normalize": False}, None),
+    ],
+)
+def test_images_are_prepared_as_the_model_was_trained(
+    told: dict[str, Any], size: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    model = saved(resnet, tmp_path)
+    processor = {"image_processor_type": "X", "image_mean": MEAN, "image_std": STD, **told}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    backbone = make_backbone(f"hf:{tmp_path}")
+    assert isinstance(backbone, Pretrained)
+    assert backbone.preprocessing.size == size
+    with torch.no_grad():
+        images = IMAGES
+        if size is not None:
+            # Smaller or larger, it is brought to its size.
+            images = nn.functional.interpolate(
+                IMAGES, size, mode="bilinear", antialias=size[0] < 16
+            )
+        torch.testing.assert_close(backbone(IMAGES).pooled, pooled_vit(model, images))
+    own = own_statistics(backbone)
+    assert own == (None if "do_normalize" in told else (tuple(MEAN), tuple(STD)))
+    # Both doors normalise by it.
+    made = make_learner(resolve({"network": f"hf:{tmp_path}"}), dataset(), ENGINE)
+    default = dataset().mean, dataset().std
+    assert (made.settings.augment.mean, made.settings.augment.std) == (own or default)
+    if own:
+        learner = Learner(f"hf:{tmp_path}", settings=Settings(engine=ENGINE), epochs=1)
+        learner.fit(dataset(2).train.images, [0, 1] * 6)
+        assert learner.settings.augment.mean == tuple(MEAN)
+
+
+def test_a_pretrained_network_is_trained_and_comes_back(tmp_path: Path) -> None:
+    saved(vit, tmp_path / "vit")
+    parts = f"hf:{tmp_path / 'vit'}", "rdkd", 2, Settings(engine=ENGINE)
+    learner = Learner(*parts, epochs=2)
+    before = {k: x.clone() for k, x in learner.network.backbone.state_dict().items()}
+    images = dataset(4).train.images
+    learner.fit(images, [0, 1, 2, 3] * 6).partial_fit(images, ["a", "b", "c", "d"] * 6)
+    after = learner.network.backbone.state_dict()
+    assert any(not torch.equal(x, after[k]) for k, x in before.items())
+    learner.save(tmp_path / "saved")
+    loaded = Learner.load(tmp_path / "saved")
+    assert torch.equal(loaded.logits(images), learner.logits(images))
+
+
+def test_what_is_no_image_model_is_refused(tmp_path: Path) -> None:
+    saved(bert, tmp_path)
+    with pytest.raises(ValueError, match=r"can't be loaded \(it doesn't take images\)"):
+        make_backbone(f"hf:{tmp_path}")
+
+
+def test_only_safetensors_are_read(tmp_path: Path) -> None:
+    model = saved(resnet, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"can't be loaded \(.*model.safetensors"):
+        make_backbone(f"hf:{tmp_path}")
+
+
+def test_weights_that_are_missing_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = saved(resnet, tmp_path)
+    weights = model.state_dict()
+    lost = next(k for k in weights if k.endswith("convolution.weight"))
+    del weights[lost]
+    model.save_pretrained(tmp_path, state_dict=weights)
+    make_backbone(f"hf:{tmp_path}")
+    assert f"lacks 1 weights, such as {lost}" in caplog.text
+
+
+def test_a_name_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match=r"hf:nobody/nothing can't be loaded \(.*check its name"):
+        make_backbone("hf:nobody/nothing")
+    for folder in ("./nowhere", "~/nowhere", "/nowhere"):
+        with pytest.raises(ValueError, match=rf"hf:{folder} can't be loaded: there is no such"):
+            make_backbone(f"hf:{folder}")
+
+
+def test_without_the_package_one_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"needs .* `pip install densekd\[hf\]`\."):
+        make_backbone("hf:nobody/nothing")
+
+
+def test_a_module_that_gives_a_tensor_is_a_backbone() -> None:
+    flat = nn.Sequential(nn.Conv2d(3, 7, 3), nn.BatchNorm2d(7), nn.AdaptiveAvgPool2d(1))
+    statistics = flat[1].get_buffer("running_mean").clone()
+    mapped, pooled = as_backbone(flat), as_backbone(nn.Sequential(flat, nn.Flatten()))
+    assert mapped.width == pooled.width == 7
+    # The trial left nothing behind.
+    assert torch.equal(flat[1].get_buffer("running_mean"), statistics)
+    assert flat.training
+    flat.eval()
+    assert torch.equal(mapped(IMAGES).pooled, pooled(IMAGES).pooled)
+    (only,) = mapped(IMAGES).maps
+    assert only.shape == (3, 7, 1, 1)
+    assert pooled(IMAGES).maps == ()
+    known = cifar_resnet(8)
+    assert as_backbone(known) is known
+
+
+def test_a_module_that_knows_one_size_needs_its_width() -> None:
+    picky = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5))
+    with pytest.raises(ValueError, match=r"can't take images of 32 x 32 .*Plain\(module, width="):
+        as_backbone(picky)
+    assert Plain(picky, width=5)(IMAGES).pooled.shape == (3, 5)
+
+
+def test_what_gives_no_features_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"features of shape \[B, D\].* not \[1, 3, 1024\]"):
+        as_backbone(nn.Flatten(2))
+    with pytest.raises(ValueError, match=r"must be an nn\.Module, not str"):
+        as_backbone("resnet8")

@@ -1,0 +1,45 @@
+"""The parts of the cluster engine that need no cluster; tests/faults has the others."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from densekd.sweeps.local import JobChannel, JobDone, JobProgress
+from densekd.sweeps.ray import RayPool, _Desk, _Place
+
+
+def nothing(job: object, line: JobChannel) -> None:
+    raise AssertionError(job)
+
+
+def test_without_ray_one_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        monkeypatch.setenv(name, "0")
+    with pytest.raises(ValueError, match=r"pip install 'densekd\[ray\]'"):
+        RayPool(nothing, None, None, 1)
+
+
+def test_the_desk_gives_each_news_once_and_in_order() -> None:
+    desk = _Desk()
+    desk.tell("a", JobProgress("begins"))
+    desk.tell("b", JobDone())
+    assert desk.take() == [("a", JobProgress("begins")), ("b", JobDone())]
+    assert desk.take() == []
+    assert not desk.stopping()
+    desk.ask_to_stop()
+    assert desk.stopping()
+
+
+def test_paths_mean_the_same_to_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DENSEKD_DATA", "before")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    _Place(tmp_path / "work", {"DENSEKD_DATA": "sets"}).enter()
+    assert (Path.cwd(), os.environ["DENSEKD_DATA"]) == (tmp_path / "work", "sets")
+    with pytest.raises(ValueError, match="that all machines of the cluster have in common"):
+        _Place(tmp_path / "none", {}).enter()

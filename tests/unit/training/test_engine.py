@@ -1,0 +1,159 @@
+import pytest
+import torch
+from torch import nn
+
+from densekd.data.augment import Augment
+from densekd.data.batches import RankShare
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.scenario import Scenario
+from densekd.methods.method import Schedule
+from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.registry import make_method
+from densekd.nn.resnet import cifar_resnet
+from densekd.training.callbacks import Callback, TrainingProgress
+from densekd.training.engine import Engine, Precision, finite, gains_by_bf16
+from densekd.training.learner import Learner, Settings
+
+from made import dataset
+
+
+def processor(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    """Make torch believe that the processor has these features and none besides."""
+    known = {"avx2": True, "avx512_f": True, "avx512_bf16": False, "amx_bf16": False}
+    has = {**known, **dict.fromkeys(features, True)}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+
+
+@pytest.mark.parametrize("feature", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_a_processor_that_multiplies_bf16_uses_it(
+    monkeypatch: pytest.MonkeyPatch, feature: str
+) -> None:
+    processor(monkeypatch, feature)
+    assert gains_by_bf16("cpu")
+    assert Engine("cpu").precision == "bf16"
+    assert Engine("cpu", precision="32").precision == "32"
+
+
+def test_a_processor_that_would_emulate_bf16_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor(monkeypatch)
+    assert not gains_by_bf16("cpu")
+    assert Engine("cpu").precision == "32"
+    assert Engine("cpu", precision="bf16").precision == "bf16"
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_gpu_is_asked_for_what_it_does_without_emulation(
+    monkeypatch: pytest.MonkeyPatch, has: bool
+) -> None:
+    def supported(including_emulation: bool = True) -> bool:
+        return has or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert gains_by_bf16("cuda") == has
+
+
+def test_other_devices_are_not_judged_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor(monkeypatch, "amx_bf16")
+    assert not gains_by_bf16("mps")
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("32", torch.float32)])
+def test_autocast_computes_in_the_precision_chosen(
+    precision: Precision, dtype: torch.dtype
+) -> None:
+    layer = nn.Linear(4, 4)
+    with Engine("cpu", precision=precision).autocast():
+        assert layer(torch.ones(2, 4)).dtype == dtype
+    assert layer(torch.ones(2, 4)).dtype == torch.float32
+
+
+def test_convolutions_and_images_are_laid_out_with_channels_last() -> None:
+    engine, network = Engine("cpu"), cifar_resnet(8)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    engine.placed(network)
+    convolutions = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) == 9
+    for weight in convolutions:
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not convolutions[1].is_contiguous()
+    assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
+    images = torch.rand(2, 3, 5, 5)
+    laid_out = engine.laid_out(images)
+    assert laid_out.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(laid_out, images)
+
+
+def test_one_process_is_the_first_and_has_everything() -> None:
+    engine, norm = Engine("cpu", precision="32"), nn.BatchNorm1d(3)
+    engine.launch()
+    assert engine.share == RankShare(0, 1)
+    assert engine.first
+    assert engine.device == torch.device("cpu")
+    assert engine.total(torch.tensor([2, 3])).tolist() == [2, 3]
+    assert engine.agreed(True)
+    assert not engine.agreed(False)
+    norm(torch.arange(12.0).view(4, 3))
+    before = norm.get_buffer("running_mean").clone()
+    engine.average_buffers(norm)
+    assert torch.equal(norm.get_buffer("running_mean"), before)
+
+
+def test_the_record_says_how_it_is_computed() -> None:
+    assert Engine("cpu", precision="bf16").describe() == {
+        "device": "cpu",
+        "devices": 1,
+        "precision": "bf16",
+        "channels_last": True,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def test_finite_finds_the_one_number_that_is_not() -> None:
+    tensors = [torch.zeros(3), torch.full((2, 2), 3e38), torch.ones(4).bfloat16()]
+    assert finite(tensors)
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        spoiled = tensors[1].clone()
+        spoiled[1, 0] = wrong
+        assert not finite([tensors[0], spoiled, tensors[2]])
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="precision='16' is not one of 'auto', '32', 'bf16'"):
+        Engine("cpu", precision="16")  # type: ignore[arg-type]
+
+
+class Losses(Callback):
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def report(self, report: TrainingProgress) -> None:
+        self.seen += report.losses.values()
+
+
+def learned(precision: Precision) -> tuple[Learner, list[float]]:
+    """Two tasks in one epoch each, with all terms, and the losses on the way."""
+    torch.manual_seed(0)
+    schedule = Schedule(1, 0.05, batch_size=6)
+    method = make_method("rdkd-adaptive", DenseOptions(), Schedules(schedule, schedule))
+    engine = Engine("cpu", precision=precision)
+    settings = Settings(Augment((0.02,) * 3, (0.01,) * 3, padding=1), engine=engine)
+    learner = Learner(cifar_resnet(8), method, ExemplarMemory(Quota(2)), settings)
+    callback = Losses()
+    for task in Scenario.of(dataset(4), steps=1):
+        learner.learn(task, callback=callback)
+    return learner, callback.seen
+
+
+def test_bf16_trains_weights_that_stay_float32() -> None:
+    (learner, losses), (plain, exact) = learned("bf16"), learned("32")
+    assert len(losses) == 1 + 3
+    # The base's loss hardly differs, but it does: bf16 has eight bits.
+    assert losses[0] == pytest.approx(exact[0], rel=0.05)
+    assert losses[0] != exact[0]
+    weights, others = learner.network.state_dict(), plain.network.state_dict()
+    assert all(w.isfinite().all() for w in weights.values())
+    assert {w.dtype for w in weights.values()} == {torch.float32, torch.int64}
+    moved = [name for name in weights if not torch.equal(weights[name], others[name])]
+    assert len(moved) > len(weights) / 2
+    seen = learner.infer(dataset(4).test.images)
+    assert seen.logits.dtype == seen.features.dtype == torch.float32

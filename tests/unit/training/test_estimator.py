@@ -1,0 +1,379 @@
+"""Images and labels of all kinds in, names out, through `Learner`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from densekd.data.augment import Augment
+from densekd.data.dataset import FileImages, PixelImages
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.methods.method import Schedule
+from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.registry import make_method
+from densekd.nn.network import Features
+from densekd.training.callbacks import Callback, Stopped
+from densekd.training.checkpoint import save_state
+from densekd.training.engine import Engine
+from densekd.training.inputs import ImageInputs, as_images
+from densekd.training.learner import Learner, Settings
+from densekd.training.settings import InferredAugment
+
+from little import Colours, same
+
+Array = NDArray[Any]
+ENGINE = Engine("cpu", precision="32")
+COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "7": (90, 90, 90)}
+
+
+def images(*names: str, per_class: int = 12, size: int = 8) -> tuple[Array, list[str]]:
+    """Of one colour each, slightly varied: uint8 [n, H, W, 3] and the names, class by class."""
+    noise = np.random.default_rng(len(names)).integers(-25, 25, (per_class, size, size, 3))
+    rows = [np.array(COLOURS[name]) + noise for name in names]
+    labels = [name for name in names for _ in range(per_class)]
+    return np.concatenate(rows).astype(np.uint8), labels
+
+
+class Mean(nn.Module):
+    """A module that nobody made for us: it gives a tensor and doesn't say how wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layer = nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Tanh())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.layer(pixels.mean((2, 3)))
+        return features
+
+
+def learner(**parts: Any) -> Learner:
+    given = {"settings": Settings(engine=ENGINE), "epochs": 8, "memory": 4, **parts}
+    return Learner(given.pop("backbone", Mean()), **given)
+
+
+def colourful(each: Learner) -> Learner:
+    return each.fit(*images("red", "green")).partial_fit(*images("blue", "7"))
+
+
+def test_colours_are_learned_and_named() -> None:
+    each = learner(epochs=30)
+    assert each.fit(*images("red", "green")) is each
+    assert each.score(*images("red", "green")) == 1.0
+    each.partial_fit(*images("blue"))
+    assert each.classes_.tolist() == ["green", "red", "blue"]
+    X, y = images("blue", "red", "green")
+    assert each.predict(X) == y
+    probabilities = each.predict_proba(X)
+    assert probabilities.shape == (36, 3)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert each.classes_[probabilities.argmax(1)].tolist() == y
+    assert each.score(X, ["red"] * 36) == pytest.approx(1 / 3)
+    seen = each.logits(as_images(X)).softmax(1).numpy()
+    np.testing.assert_array_equal(probabilities, seen)
+
+
+def test_fitting_again_forgets_and_comes_to_the_same() -> None:
+    each = learner(backbone=Colours(), memory=ExemplarMemory(Quota(3)))
+    fitted = []
+    for _ in range(2):
+        fitted.append(each.fit(*images("red", "green")).state())
+        assert each.classes_.tolist() == ["green", "red"]
+        assert (each.sizes, each.memory.classes, len(each.memory)) == ((2,), 2, 6)
+        each.partial_fit(*images("blue", "7"))
+        assert each.classes_.tolist() == ["green", "red", "7", "blue"]
+    assert same(*fitted)
+
+
+def test_a_network_by_name_is_drawn_from_the_seed() -> None:
+    X, y = images("red", "green", per_class=4)
+    names = [
+        Learner("resnet8", "gkd", 2, Settings(seed=seed, engine=ENGINE), epochs=1).fit(X, y)
+        for seed in (1, 1, 2)
+    ]
+    assert same(names[0].state(), names[1].state())
+    assert not same(names[0].state(), names[2].state())
+    assert same(names[0].fit(X, y).state(), names[1].state())
+
+
+class StopAtOnce(Callback):
+    def stop(self) -> bool:
+        return True
+
+
+def test_until_it_is_fitted_it_is_what_it_was() -> None:
+    each = colourful(learner())
+    before = each.state()
+    with pytest.raises(Stopped):
+        each.fit(*images("red", "green"), callback=StopAtOnce())
+    assert same(each.state(), before)
+
+
+def test_known_classes_are_not_learned_again() -> None:
+    each = learner().fit(*images("red", "green"))
+    with pytest.raises(ValueError, match=r"'red' was learned before.* with fit\."):
+        each.partial_fit(*images("blue", "red"))
+    assert each.classes == ("green", "red")
+
+
+def as_list(X: Array) -> list[Any]:
+    return [Image.fromarray(x) for x in X]
+
+
+KINDS: dict[str, Callable[[Array], Any]] = {
+    "channels first": lambda X: X.transpose(0, 3, 1, 2),
+    "strided": lambda X: np.repeat(X, 2, axis=0)[::2],
+    "floats": lambda X: X / 255,
+    "float32": lambda X: (X / 255).astype(np.float32),
+    "tensor": lambda X: torch.from_numpy(X).permute(0, 3, 1, 2),
+    "tensor of floats": lambda X: torch.from_numpy(X / 255).permute(0, 3, 1, 2),
+    "tensor with channels last": torch.from_numpy,
+    "Pillow": as_list,
+    "arrays": list,
+    "transparent": lambda X: [x.convert("RGBA") for x in as_list(X)],
+    "our own": lambda X: PixelImages(torch.from_numpy(X).permute(0, 3, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_any_kind_are_the_same_pixels(kind: str) -> None:
+    X, _ = images("red", "blue", per_class=2, size=9)
+    made = as_images(KINDS[kind](X))
+    assert isinstance(made, PixelImages)
+    np.testing.assert_array_equal(made.pixels.numpy(), X.transpose(0, 3, 1, 2))
+
+
+def test_grey_images_have_three_channels_alike() -> None:
+    grey = np.random.default_rng(0).integers(0, 255, (5, 7, 6), np.uint8)
+    for X in (grey, grey[:, None], grey[..., None], [Image.fromarray(x) for x in grey]):
+        made = as_images(X)
+        assert isinstance(made, PixelImages)
+        assert made.pixels.shape == (5, 3, 7, 6)
+        for channel in range(3):
+            np.testing.assert_array_equal(made.pixels[:, channel].numpy(), grey)
+
+
+def test_paths_are_read_and_brought_to_a_size(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.png" for name in COLOURS]
+    for number, file in enumerate(files):
+        colour = COLOURS[file.stem]
+        Image.new("RGB", (20 + number, 30), colour).save(file)
+    with pytest.raises(ValueError, match=r"such as 30 x 20 and 30 x 21 pixels.*image_size"):
+        as_images(files)
+    for given in (files, list(map(str, files)), np.array(list(map(str, files)))):
+        made = as_images(given, size=16)
+        assert isinstance(made, PixelImages)
+        assert made.pixels.shape == (4, 3, 16, 16)
+        assert [tuple(p[:, 0, 0].tolist()) for p in made.pixels] == list(COLOURS.values())
+    each = learner(settings=Settings(engine=ENGINE, image_size=16), epochs=30)
+    each.fit(files[:2] * 4, ["red", "green"] * 4)
+    assert each.predict([Image.open(files[1]), files[0]]) == ["green", "red"]
+    assert each.predict([np.full((40, 50, 3), COLOURS["red"], np.uint8)]) == ["red"]
+    (tmp_path / "broken.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"broken.png' can't be read \(not an image"):
+        each.predict([tmp_path / "broken.png"])
+
+
+def test_files_may_stay_where_they_are(tmp_path: Path) -> None:
+    files = []
+    for number, name in enumerate(("red", "green") * 3):
+        files.append(tmp_path / f"{number}.png")
+        Image.new("RGB", (12, 12), COLOURS[name]).save(files[-1])
+    each = learner().fit(FileImages(tuple(files), 8), ["red", "green"] * 3)
+    assert each.settings.augment.mean == (0.485, 0.456, 0.406)
+    assert each.predict_proba(FileImages(tuple(files), 8)).shape == (6, 2)
+
+
+X8 = np.zeros((4, 8, 8, 3), np.uint8)
+WRONG: dict[str, tuple[Any, str]] = {
+    "one image": (X8[0], r"looks like one image.*X\[None\]"),
+    "one picture": (Image.new("RGB", (4, 4)), "give a list"),
+    "one path": ("image.png", "give a list"),
+    "flat": (X8.reshape(4, -1), r"shape \[4, 192\] are not \[n, H, W\]"),
+    "four channels": (np.zeros((4, 8, 8, 4), np.uint8), r"\[4, 8, 8, 4\]"),
+    "whole numbers": (X8.astype(np.int64), "uint8 or floats, not torch.int64"),
+    "too bright": (X8 + 200.0, "from 200 to 200; leave out"),
+    "normalised": (X8 - 1.5, "from -1.5 to"),
+    "not numbers": (np.full((4, 8, 8, 3), np.nan), "must be from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_no_images_is_refused(kind: str) -> None:
+    X, words = WRONG[kind]
+    with pytest.raises(ValueError, match=words):
+        learner().fit(X, ["a", "b", "a", "b"])
+
+
+LABELS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "numbers": ([10, 9, 10, 9], ("9", "10")),
+    "numpy": (np.array([10, 9, 10, 9]), ("9", "10")),
+    "tensor": (torch.tensor([10, 9, 10, 9]), ("9", "10")),
+    "scalars": (list(np.array([10, 9, 10, 9])), ("9", "10")),
+    "text": (["zebra", "ant", "ant", "zebra"], ("ant", "zebra")),
+    "numpy text": (np.array(["é", "a b", "é", "a b"]), ("a b", "é")),
+    "both": (["b", 2, 2, "b"], ("2", "b")),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_classes_are_called_by_their_labels(kind: str) -> None:
+    labels, names = LABELS[kind]
+    each = learner(epochs=1).fit(X8, labels)
+    assert each.classes == names
+    assert each.score(X8, labels) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["a", "b"], "4 images have 2 labels"),
+        ([0.5] * 4, "a name or a whole number, not 0.5"),
+        ([None] * 4, "not None"),
+    ],
+)
+def test_labels_that_are_none_are_refused(labels: Any, words: str) -> None:
+    each = learner()
+    with pytest.raises(ValueError, match=words):
+        each.fit(X8, labels)
+    each.fit(X8, [1, 2, 3, 4])
+    with pytest.raises(ValueError, match=words):
+        each.score(X8, labels)
+
+
+def test_nothing_can_be_asked_before_anything_was_learned() -> None:
+    for ask in (learner().predict, learner().predict_proba):
+        with pytest.raises(ValueError, match="Nothing was learned yet"):
+            ask(X8)
+    with pytest.raises(ValueError, match="no image to learn from"):
+        learner().fit([], [])
+    each = learner(epochs=1).fit(X8, [1, 2, 3, 4])
+    assert each.predict([]) == []
+    with pytest.raises(ValueError, match="no image to test on"):
+        each.score([], [])
+
+
+def test_images_are_normalised_by_the_first_ones() -> None:
+    X, y = images("red", "green", size=16)
+    each = learner().fit(X, y)
+    used = each.settings.augment
+    assert used.padding == 2
+    pixels = as_images(X)
+    assert isinstance(pixels, PixelImages)
+    seen = used.normalise(pixels.pixels)
+    torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(seen.std((0, 2, 3)), torch.ones(3), atol=1e-3, rtol=0)
+    each.partial_fit(*images("blue", size=16))
+    assert each.settings.augment is used
+    # Learned anew, from others.
+    each.fit(*images("blue", "7"))
+    assert each.settings.augment.mean != used.mean
+    assert each.settings.augment.padding == 1
+    fixed = learner(settings=Settings(InferredAugment(padding=3, flip=False), engine=ENGINE)).fit(
+        X, y
+    )
+    assert (fixed.settings.augment.padding, fixed.settings.augment.flip) == (3, False)
+
+
+def test_a_module_with_a_width_gives_features() -> None:
+    each = learner(backbone=Colours())
+    assert isinstance(each.network.backbone(torch.zeros(2, 3, 8, 8)), Features)
+    assert each.network.backbone is each.spec.backbone
+
+
+COURSE = Schedules(Schedule(2, 0.1, batch_size=8), Schedule(2, 0.1, batch_size=8))
+
+
+def check_loaded(loaded: Learner, each: Learner, X: ImageInputs) -> None:
+    assert loaded.classes == each.classes
+    np.testing.assert_array_equal(loaded.predict_proba(X), each.predict_proba(X))
+    new = np.roll(X8, 1) + np.uint8(99), ["w", "x", "y", "z"]
+    assert same(loaded.partial_fit(*new).state(), each.partial_fit(*new).state())
+
+
+@pytest.mark.parametrize("method", ["rdkd-adaptive", "joint", "icarl", "icarl+fdkd"])
+def test_what_has_names_is_loaded_with_nothing_else(method: str, tmp_path: Path) -> None:
+    X, _ = images(*COLOURS, per_class=3)
+    each = Learner("resnet8", method, 3, Settings(seed=7, engine=ENGINE), epochs=1)
+    colourful(each).save(str(tmp_path))
+    loaded = Learner.load(str(tmp_path))
+    assert loaded.settings.seed == 7
+    assert loaded.memory.selection == each.memory.selection
+    check_loaded(loaded, each, X)
+    again = images("red", "7")
+    assert same(loaded.fit(*again).state(), each.fit(*again).state())
+
+
+def test_a_backbone_and_a_method_of_ones_own_are_given(tmp_path: Path) -> None:
+    method = make_method("rdkd", DenseOptions(), COURSE)
+    each = learner(method=method, epochs=None)
+    colourful(each).save(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"own backbone could not.*load\(folder, backbone=\.\.\.\)"
+    ):
+        Learner.load(tmp_path)
+    with pytest.raises(ValueError, match="own method could not be saved"):
+        Learner.load(tmp_path, Mean())
+    untrained = Mean()
+    loaded = Learner.load(tmp_path, untrained, method)
+    check_loaded(loaded, each, images(*COLOURS)[0])
+    # What was given is not what was loaded into.
+    name = "layer.0.weight"
+    assert torch.equal(untrained.get_parameter(name), Mean().get_parameter(name))
+
+
+def test_settings_and_memory_that_are_given_count(tmp_path: Path) -> None:
+    colourful(learner()).save(tmp_path)
+    augment = Augment((0.1, 0.2, 0.3), (0.5, 0.5, 0.5), padding=1)
+    memory = ExemplarMemory(Quota(1))
+    loaded = Learner.load(tmp_path, Mean(), memory=memory, settings=Settings(augment, 5, ENGINE))
+    assert (loaded.settings.augment, loaded.settings.seed) == (augment, 5)
+    assert loaded.memory is memory
+    assert len(memory) == 16
+
+
+def test_a_state_that_says_nothing_of_its_parts_is_loaded_with_them(tmp_path: Path) -> None:
+    each = colourful(learner())
+    save_state(tmp_path / "learner", each.state())
+    with pytest.raises(ValueError, match="own backbone could not be saved"):
+        Learner.load(tmp_path)
+    parts = each.spec
+    four = parts.backbone, make_method("rdkd", DenseOptions(), COURSE), 4, each.settings
+    np.testing.assert_array_equal(
+        Learner.load(tmp_path, *four).predict_proba(X8), each.predict_proba(X8)
+    )
+
+
+def test_an_augmentation_of_ones_own_is_given(tmp_path: Path) -> None:
+    class Own(Augment):
+        pass
+
+    settings = Settings(Own((0.5,) * 3, (0.5,) * 3), engine=ENGINE)
+    each = learner(settings=settings)
+    colourful(each).save(tmp_path)
+    with pytest.raises(ValueError, match="own settings could not be saved"):
+        Learner.load(tmp_path, Mean())
+    loaded = Learner.load(tmp_path, Mean(), settings=settings)
+    check_loaded(loaded, each, images(*COLOURS)[0])
+
+
+def test_a_method_by_name_has_its_usual_settings() -> None:
+    plain, host = Learner("resnet8"), Learner("resnet8", "bic+rdkd", epochs=25)
+    assert [p.schedule.epochs for p in (*plain.method.base, *plain.method.increment)] == [70, 40]
+    assert plain.memory.quota == Quota(20)
+    assert host.method.name == "bic+rdkd"
+    assert [p.schedule.epochs for p in host.method.base] == [25]
+    assert host.memory.selection == "greedy"
+    with pytest.raises(ValueError, match="did you mean rdkd"):
+        Learner("resnet8", "rkdk")
+    with pytest.raises(ValueError, match="epochs go with the name of a method"):
+        Learner("resnet8", make_method("rdkd", DenseOptions(), COURSE), epochs=3)
+    with pytest.raises(ValueError, match="There is no network 'resnet'"):
+        Learner("resnet")

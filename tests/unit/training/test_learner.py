@@ -1,0 +1,405 @@
+import dataclasses
+import functools
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from densekd.data.augment import Augment
+from densekd.data.dataset import PixelImages, Split
+from densekd.data.memory import ExemplarMemory, Quota, Selection
+from densekd.data.scenario import Scenario, Task
+from densekd.methods.method import Method, Schedule
+from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.registry import make_method
+from densekd.nn.classifier import CosineClassifier, LinearClassifier
+from densekd.training.callbacks import Callback, Stopped, TrainingProgress
+from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.engine import Engine
+from densekd.training.evaluate import evaluate
+from densekd.training.learner import Learner, Settings
+from densekd.training.loop import Diverged
+
+import reference
+from little import Colours
+from made import dataset
+
+SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
+ENGINE = Engine("cpu", precision="32")
+COURSE = Schedules(Schedule(2, 0.05, batch_size=8), Schedule(2, 0.05, batch_size=4))
+
+
+def method(name: str, schedules: Schedules = COURSE, **options: Any) -> Method:
+    return make_method(name, DenseOptions(**options), schedules)
+
+
+def learner(how: Method, memory: ExemplarMemory | None = None, seed: int = 1) -> Learner:
+    augment = Augment((0.014, 0.01, 0.0), (0.01, 0.01, 1.0), padding=1)
+    memory = ExemplarMemory(Quota(per_class=2)) if memory is None else memory
+    return Learner(Colours(), how, memory, Settings(augment, seed, ENGINE))
+
+
+def learned(how: Method, tasks: int, memory: ExemplarMemory | None = None) -> Learner:
+    each = learner(how, memory)
+    for task in SCENARIO[:tasks]:
+        each.learn(task)
+    return each
+
+
+def same(first: State, second: State) -> bool:
+    names = list(first.tensors) == list(second.tensors) and first.facts == second.facts
+    return names and all(torch.equal(x, second.tensors[name]) for name, x in first.tensors.items())
+
+
+class Losses(Callback):
+    """Notes which terms took part in each task."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, set[str]] = {}
+
+    def report(self, report: TrainingProgress) -> None:
+        self.slots.setdefault(report.task, set()).update(report.losses)
+
+
+def test_classes_are_predicted_by_name() -> None:
+    """Whatever the order of learning: an image of colour i is of class i."""
+    schedule = Schedule(25, 0.1, batch_size=12)
+    each = learner(method("joint", Schedules(schedule, schedule), head="linear"))
+    each.settings.augment.padding = 0
+    for task in SCENARIO:
+        each.learn(task)
+    assert each.classes == SCENARIO.classes != SCENARIO.dataset.classes
+    assert each.sizes == (4, 2, 2)
+    images = SCENARIO.dataset.train.images
+    assert isinstance(images, PixelImages)
+    names = [f"class {colour}" for colour in images.pixels[:, 0, 0, 0].tolist()]
+    right = np.mean([a == b for a, b in zip(each.predict(images), names, strict=True)])
+    assert right > 0.9
+    assert each.logits(images).shape == (48, 8)
+
+
+def test_tasks_are_learned_in_their_order() -> None:
+    each = learner(method("rdkd"))
+    with pytest.raises(ValueError, match="Task 1 begins with class 4, but 0 classes were learned"):
+        each.learn(SCENARIO[1])
+    each.learn(SCENARIO[0])
+    for wrong in (SCENARIO[0], SCENARIO[2]):
+        with pytest.raises(ValueError, match="but 4 classes were learned"):
+            each.learn(wrong)
+    assert each.classes == SCENARIO[0].classes
+    each.learn(SCENARIO[1])
+
+
+class StopAt(Callback):
+    def __init__(self, batch: int) -> None:
+        self.left = batch
+
+    def stop(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+NAMES = ["finetune", "rdkd", "rdkd-adaptive", "joint"]
+
+
+@functools.cache
+def finished(name: str) -> State:
+    """What is known after all tasks, learned without any trouble."""
+    return learned(method(name), 3).state()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_until_a_task_is_learned_the_learner_is_what_it_was(name: str) -> None:
+    each, images = learned(method(name), 2), SCENARIO.dataset.test.images
+    before, logits, kept = each.state(), each.logits(images), each.memory.state_dict()
+    weights = {k: x.clone() for k, x in before.tensors.items()}
+    for batch in (1, 3, 6):
+        with pytest.raises(Stopped):
+            each.learn(SCENARIO[2], callback=StopAt(batch))
+        assert each.classes == SCENARIO.classes[:6]
+        assert each.sizes == (4, 2)
+        assert torch.equal(each.logits(images), logits)
+        for part, x in each.memory.state_dict().items():
+            assert torch.equal(x, kept[part])
+        after = each.state()
+        assert after.facts == before.facts
+        assert all(torch.equal(after.tensors[k], x) for k, x in weights.items())
+    # It was not saved, so it begins anew, and ends as if nothing had been.
+    each.learn(SCENARIO[2])
+    assert same(each.state(), finished(name))
+
+
+@pytest.mark.parametrize("name", ["finetune", "rdkd-adaptive"])
+def test_a_task_that_diverges_is_not_learned(name: str, tmp_path: Path) -> None:
+    mad = Schedules(COURSE.base, Schedule(2, 1e30, batch_size=4))
+    each, images = learned(method(name, mad), 1), SCENARIO.dataset.test.images
+    logits, kept = each.logits(images), len(each.memory)
+    with pytest.raises(Diverged, match=r"task 2 .* What was learned before is kept\."):
+        each.learn(SCENARIO[1], checkpoints=Checkpoints(tmp_path))
+    assert each.classes == SCENARIO[0].classes
+    assert len(each.memory) == kept
+    assert torch.equal(each.logits(images), logits)
+    each.save(tmp_path / "kept")
+    # A saner rate goes on from there, with the same checkpoints.
+    parts = Colours(), method(name), ExemplarMemory(Quota(2)), each.settings
+    resumed = Learner.load(tmp_path / "kept", *parts)
+    for task in SCENARIO[1:]:
+        resumed.learn(task)
+    assert same(resumed.state(), finished(name))
+
+
+def test_two_learners_of_one_method_share_nothing() -> None:
+    how = method("rdkd-adaptive")
+    alone = finished("rdkd-adaptive")
+    first, second = learner(how), learner(how, seed=2)
+    for task in SCENARIO:
+        first.learn(task)
+        second.learn(task)
+    assert same(first.state(), alone)
+    vectors = [state.tensors["term.kd.tasks.0"] for state in (second.state(), alone)]
+    assert not torch.equal(*vectors)
+    assert how.terms["kd"].state_dict() == {}
+
+
+def test_the_backbone_that_was_given_is_not_trained() -> None:
+    backbone, untouched = Colours(), Colours()
+    settings = learner(method("gkd")).settings
+    each = Learner(backbone, method("gkd"), ExemplarMemory(Quota(2)), settings)
+    each.learn(SCENARIO[0])
+    for name, parameter in untouched.named_parameters():
+        assert torch.equal(backbone.get_parameter(name), parameter)
+        assert not torch.equal(each.network.backbone.get_parameter(name), parameter)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_learner_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
+    each = learned(method(name), 2)
+    each.save(tmp_path)
+    parts = Colours(), method(name), ExemplarMemory(Quota(2)), each.settings
+    restored = Learner.load(tmp_path, *parts)
+    images = SCENARIO.dataset.test.images
+    assert (restored.classes, restored.sizes) == (each.classes, each.sizes)
+    assert torch.equal(restored.logits(images), each.logits(images))
+    assert restored.predict(images) == each.predict(images)
+    restored.learn(SCENARIO[2])
+    assert same(restored.state(), finished(name))
+
+
+def test_only_what_the_same_method_learned_is_loaded_and_only_at_first() -> None:
+    state = learned(method("gkd"), 1).state()
+    with pytest.raises(ValueError, match="This was learned by gkd, not by rdkd"):
+        learner(method("rdkd")).load_state(state)
+    each = learned(method("gkd"), 1)
+    with pytest.raises(ValueError, match="has learned something; load into a new one"):
+        each.load_state(state)
+
+
+@pytest.mark.parametrize("name", ["finetune", "rdkd-adaptive"])
+@pytest.mark.parametrize("streams", ["split", "merged"])
+def test_without_a_memory_new_images_are_all_there_is(name: str, streams: str) -> None:
+    each, callback = learner(method(name, streams=streams), ExemplarMemory(Quota(0))), Losses()
+    for task in SCENARIO:
+        took = each.learn(task, callback=callback)
+        assert took.images == 2 * len(task.train)
+    kd = set() if name == "finetune" else {"kd"}
+    plain = {"new" if streams == "split" else "merged"}
+    assert callback.slots == {0: plain, 1: plain | kd, 2: plain | kd}
+    assert len(each.memory) == 0
+    assert each.logits(SCENARIO.dataset.test.images).shape == (24, 8)
+    assert evaluate(each, SCENARIO[0].test).nearest_mean is None
+
+
+def test_vectors_can_not_be_recomputed_without_exemplars() -> None:
+    how = method("gkd-adaptive", vectors="recomputed")
+    each = learned(how, 1, ExemplarMemory(Quota(0)))
+    with pytest.raises(ValueError, match="needs exemplars of the old classes"):
+        each.learn(SCENARIO[1])
+    assert each.classes == SCENARIO[0].classes
+
+
+def test_joint_keeps_everything_and_leaves_the_memory_it_was_given(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    memory = ExemplarMemory(Quota(2))
+    each = learner(method("joint"), memory)
+    images = 0
+    for task in SCENARIO:
+        images += len(task.train)
+        assert each.learn(task).images == 2 * images
+        assert len(each.memory) == images
+    assert memory.classes == 0
+    assert caplog.text == ""  # as it should be, so there is nothing to warn of
+    kept = each.memory.exemplars()
+    assert torch.bincount(kept.labels).tolist() == [6] * 8
+    pixels = cast(PixelImages, kept.images).pixels
+    assert len({(int(p[0, 0, 0]), int(p[1, 0, 0])) for p in pixels}) == 48
+
+
+def test_images_are_counted_over_both_streams() -> None:
+    each = learner(method("gkd"))
+    images = [each.learn(task).images for task in SCENARIO]
+    # Three batches of four new images, and each with one of four exemplars.
+    assert images == [2 * 24, 2 * (12 + 12), 2 * (12 + 12)]
+
+
+def test_merged_streams_mix_new_images_with_old_exemplars() -> None:
+    each, callback = learner(method("gkd", streams="merged")), Losses()
+    images = [each.learn(task, callback=callback).images for task in SCENARIO]
+    assert images == [2 * 24, 2 * (12 + 8), 2 * (12 + 12)]
+    assert callback.slots == {0: {"merged"}, 1: {"merged", "kd"}, 2: {"merged", "kd"}}
+
+
+def test_rare_classes_are_shown_more_often_and_kept_once() -> None:
+    task, each = SCENARIO[0], learner(method("gkd"))
+    each.settings = dataclasses.replace(each.settings, oversample_rare=True)
+    rare = torch.nonzero(task.train.labels == 2).flatten()[1:]
+    few = task.train.take(torch.tensor([i for i in range(24) if i not in rare.tolist()]))
+    assert each.learn(Task(0, task.classes, 0, few, task.test)).images == 2 * (18 + 2)
+    assert torch.bincount(each.memory.exemplars().labels).tolist() == [2, 2, 1, 2]
+
+
+HEADS = [("cosine", CosineClassifier), ("linear", LinearClassifier)]
+
+
+@pytest.mark.parametrize(("head", "kind"), HEADS)
+def test_the_head_is_the_methods(head: str, kind: type[nn.Module]) -> None:
+    each = learner(method("rdkd", head=head))
+    for task in SCENARIO:
+        each.learn(task)
+    assert type(each.network.classifier) is kind
+    images = SCENARIO.dataset.test.images
+    seen = each.infer(images)
+    blocks = list(each.network.classifier.blocks)
+    rows = seen.features.double().numpy()
+    weights = np.concatenate([block.detach().double().numpy() for block in blocks])
+    if isinstance(each.network.classifier, LinearClassifier):
+        biases = [bias.detach().double().numpy() for bias in each.network.classifier.biases]
+        wanted = rows @ weights.T + np.concatenate(biases)
+    else:
+        lengths = np.sqrt((rows**2).sum(1))[:, None] * np.sqrt((weights**2).sum(1))
+        scale = cast(CosineClassifier, each.network.classifier).scale.item()
+        wanted = scale * (rows @ weights.T) / lengths
+    np.testing.assert_allclose(seen.logits.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("selection", ["herding", "greedy"])
+def test_exemplars_are_chosen_by_what_the_trained_network_sees(selection: Selection) -> None:
+    each = learner(method("rdkd"), ExemplarMemory(Quota(3), selection))
+    choose = reference.herding if selection == "herding" else reference.greedy
+    differs = False
+    for task in SCENARIO:
+        untrained = each.infer(task.train.images).features if each.classes else None
+        each.learn(task)
+        features = each.infer(task.train.images).features
+        kept = each.memory.exemplars()
+        for label in range(task.first, task.first + len(task.classes)):
+            own = torch.nonzero(task.train.labels == label).flatten()
+            chosen = choose(features[own].double().numpy(), 3)
+            wanted = task.train.take(own[chosen]).images.state()["pixels"]
+            given = kept.take(torch.nonzero(kept.labels == label).flatten()).images
+            assert torch.equal(given.state()["pixels"], wanted)
+            if untrained is not None:
+                differs |= choose(untrained[own].double().numpy(), 3) != chosen
+    assert differs
+
+
+def class_vectors(each: Learner, images: Split, first: int, classes: int) -> reference.Array:
+    features = each.infer(images.images).features.double().numpy()
+    labels = images.labels.numpy() - first
+    return np.stack([features[labels == label].mean(axis=0) for label in range(classes)])
+
+
+@pytest.mark.parametrize("vectors", ["stored", "recomputed"])
+def test_new_classes_are_compared_by_the_old_network_and_kept_by_the_new(vectors: str) -> None:
+    each = learner(method("rdkd-adaptive", vectors=vectors))
+    old: list[reference.Array] = []
+    for task in SCENARIO:
+        new = class_vectors(each, task.train, task.first, len(task.classes)) if old else None
+        if old and vectors == "recomputed":
+            every = class_vectors(each, each.memory.exemplars(), 0, task.first)
+            old = np.split(every, np.cumsum([len(v) for v in old])[:-1].tolist())
+        took = each.learn(task)
+        if new is not None:
+            s = np.sqrt(((np.concatenate(old).mean(axis=0) - new.mean(axis=0)) ** 2).sum())
+            assert took.notes == {"kd.s": pytest.approx(s, rel=1e-5)}
+        old.append(class_vectors(each, task.train, task.first, len(task.classes)))
+        held = each.terms["kd"].state_dict()
+        for number, wanted in enumerate(old):
+            np.testing.assert_allclose(held[f"tasks.{number}"].numpy(), wanted, rtol=1e-5)
+
+
+def test_lambda_is_noted() -> None:
+    each = learner(method("tkd"))
+    notes = [each.learn(task).notes for task in SCENARIO]
+    assert notes == [{}, {"kd.lambda": 5 * 3**0.66}, {"kd.lambda": 5 * 4**0.66}]
+
+
+def test_looking_changes_nothing_and_does_not_depend_on_company() -> None:
+    each, images = learned(method("rdkd"), 2), SCENARIO.dataset.train.images
+    each.network.train()
+    before = {k: x.clone() for k, x in each.state().tensors.items()}
+    seen, again = each.infer(images), each.infer(images)
+    assert each.network.training
+    assert torch.equal(seen.logits, again.logits)
+    assert all(torch.equal(each.state().tensors[k], x) for k, x in before.items())
+    few = each.infer(images.take(torch.arange(5)))
+    torch.testing.assert_close(few.features, seen.features[:5])
+    many = each.infer(images.take(torch.arange(48).repeat(12)))  # more than are read at once
+    torch.testing.assert_close(many.logits, seen.logits.repeat(12, 1))
+
+
+def test_nothing_is_seen_where_there_are_no_images() -> None:
+    each = learned(method("rdkd"), 2)
+    nothing = SCENARIO.dataset.train.images.take(torch.arange(0))
+    assert [list(part.shape) for part in each.infer(nothing)] == [[0, 6], [0, 10]]
+    assert each.predict(nothing) == []
+
+
+def test_torchs_own_random_numbers_are_neither_used_nor_moved() -> None:
+    states = []
+    for seed in (5, 6):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        states.append(learned(method("rdkd"), 2).state())
+        assert torch.equal(torch.get_rng_state(), before)
+    assert same(*states)
+
+
+def test_a_smaller_memory_shrinks_what_is_rehearsed(caplog: pytest.LogCaptureFixture) -> None:
+    memory = ExemplarMemory(Quota(per_class=None, total=16))
+    each = learner(method("gkd"), memory)
+    with caplog.at_level(logging.WARNING, "densekd"):
+        counts = []
+        for task in SCENARIO:
+            each.learn(task)
+            counts.append(torch.bincount(memory.exemplars().labels).tolist())
+    assert counts == [[4] * 4, [2] * 6, [2] * 8]
+    assert caplog.text == ""
+
+
+def test_a_task_by_hand_is_as_good_as_one_of_a_scenario() -> None:
+    first = SCENARIO[0]
+    task = Task(0, ("red", "green", "blue", "black"), 0, first.train, first.test)
+    each = learner(method("rdkd"))
+    each.learn(task)
+    assert set(each.predict(first.train.images)) <= {"red", "green", "blue", "black"}
+
+
+def test_a_class_without_images_is_refused_before_anything_is_learned() -> None:
+    task, each = SCENARIO[0], learner(method("finetune"))
+    without = task.train.take(torch.nonzero(task.train.labels != 2).flatten())
+    with pytest.raises(ValueError, match="has no image to learn from"):
+        each.learn(Task(0, task.classes, 0, without, task.test))
+    assert each.classes == ()
+    assert len(each.memory) == 0
+
+
+def test_checkpoints_of_another_task_are_refused(tmp_path: Path) -> None:
+    each, checkpoints = learner(method("finetune")), Checkpoints(tmp_path)
+    each.learn(SCENARIO[0], checkpoints=checkpoints)
+    with pytest.raises(ValueError, match="of task 1, not of task 2; give each task its own"):
+        each.learn(SCENARIO[1], checkpoints=checkpoints)
