@@ -18,7 +18,7 @@ from densekd.methods.registry import HOSTS, METHODS, make_method, what_kd_does
 from densekd.methods.terms import Step, Term
 from densekd.runs.run import run
 
-from small import COURSE, learned
+from support.stage_learner import COURSE, learned
 
 Result = Mapping[str, Any]
 

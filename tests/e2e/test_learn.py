@@ -23,7 +23,7 @@ from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import class_order
 from densekd.model.folder import Model
 
-from pictures import fill, picture
+from support.photos import fill, picture
 
 TINY = [
     *("--image-size", "8", "--network", "resnet8", "--epochs", "2"),

@@ -17,7 +17,7 @@ from densekd.report.page import page
 from densekd.report.runs import find
 from densekd.report.write import contents_of
 
-from reported import made, sweep
+from support.run_folders import made, sweep
 
 # Two tasks of five digits each, in a few seconds.
 SHORT = ["--epochs", "1", "--steps", "1", "--network", "resnet8", "-o", "data.per_class=10"]

@@ -12,7 +12,7 @@ from densekd.report.page import page
 from densekd.report.runs import find
 from densekd.report.write import contents_of
 
-from reported import made, sweep
+from support.run_folders import made, sweep
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = """

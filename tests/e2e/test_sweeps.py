@@ -17,7 +17,7 @@ from densekd.cli import app
 from densekd.data.dataset import PixelImages
 from densekd.sweeps.experiment_file import label, read_experiment
 
-from made import dataset
+from support.datasets import dataset
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 # One or two runs of each, where a file has many; what is not replaced is the file's own.

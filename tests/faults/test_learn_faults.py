@@ -21,7 +21,7 @@ import torch
 from densekd.model.folder import Guess, Model, Plan, TeachObserver, history, teach
 from densekd.training.callbacks import TrainingProgress
 
-from pictures import TINY, fill, picture
+from support.photos import TINY, fill, picture
 
 # 34 images, exemplars aside: two batches in each of two epochs.
 NEW = {"blue": 20, "7": 20}

@@ -14,7 +14,7 @@ from densekd.data.order import seeded_order
 from densekd.data.scenario import Scenario, task_sizes
 from densekd.seeds import Seeds
 
-from made import dataset
+from support.datasets import dataset
 
 counts = st.integers(1, 12)
 

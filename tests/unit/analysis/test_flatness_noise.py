@@ -12,7 +12,7 @@ from densekd.seeds import Seeds
 from densekd.training.learner import Learner
 
 import reference
-from little import BY_TWO, learner
+from support.colour_learner import BY_TWO, learner
 
 TRAIN = join_splits([task.train for task in BY_TWO])
 NOISE = Noise((0.0, 0.01, 0.3), draws=3, seed=5)

@@ -14,9 +14,9 @@ from densekd.data.scenario import Scenario
 from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
-import made
+from support import datasets
 
-TASKS = Scenario.of(made.dataset(), base=6, increment=2, order="natural")
+TASKS = Scenario.of(datasets.dataset(), base=6, increment=2, order="natural")
 CONFIG = resolve({"data": {"source": "digits"}, "network": "resnet20", "epochs": 20})
 RECORD = StepRecord(
     number=1,
@@ -109,7 +109,7 @@ def test_how_far_it_is_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_how_classes_come_is_said_in_words(scenario: dict[str, int], words: str) -> None:
     console, observer = lines(Interrupts())
-    tasks = Scenario.of(made.dataset(), order="natural", **scenario)  # type: ignore[arg-type]
+    tasks = Scenario.of(datasets.dataset(), order="natural", **scenario)  # type: ignore[arg-type]
     observer.started(Path("runs/one"), tasks, 0)
     assert written(console)[0].endswith(f"seed 1993: {words}")
 

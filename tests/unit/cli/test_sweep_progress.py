@@ -19,7 +19,7 @@ from densekd.sweeps.record import SweepRecord
 from densekd.sweeps.work import Telling, finished
 from densekd.training.callbacks import TrainingProgress
 
-from little import BY_TWO
+from support.colour_learner import BY_TWO
 
 
 def swept(out: Path, scale: float | None = None, figures: tuple[str, ...] = ()) -> SweepPlan:

@@ -6,7 +6,7 @@ from densekd.compression.config import resolve_compression
 from densekd.config.schema import resolve
 from densekd.data.scenario import Scenario
 
-from made import dataset
+from support.datasets import dataset
 
 (WHOLE,) = Scenario.of(dataset(10, 6), base=10, steps=0)
 TASKS = (WHOLE, dataclasses.replace(WHOLE, number=1))

@@ -20,8 +20,8 @@ from densekd.training.learner import Learner, Settings
 from densekd.training.loop import ExternalTeacher
 
 import reference
-from little import ENGINE, Colours, Reports, learner
-from made import dataset
+from support.colour_learner import ENGINE, Colours, Reports, learner
+from support.datasets import dataset
 
 SIZES = (3, 2, 1, 2)
 CLASSES, IMAGES, TAU = 8, 7, 4.0

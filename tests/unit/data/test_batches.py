@@ -13,7 +13,7 @@ from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.decode import UnreadableImage
 from densekd.seeds import Seeds
 
-from made import split
+from support.datasets import split
 
 AUGMENT = Augment((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), padding=1)
 SEEDS = Seeds(7).at(0, "main")

@@ -13,7 +13,7 @@ from densekd.data.dataset import (
     join_splits,
 )
 
-from made import dataset, split
+from support.datasets import dataset, split
 
 
 def pixels(n: int, value: int = 0) -> PixelImages:

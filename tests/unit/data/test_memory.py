@@ -12,7 +12,7 @@ from densekd.data.memory import ExemplarMemory, Quota, Selection, greedy, herdin
 from densekd.data.scenario import Scenario, class_order
 
 import reference
-from made import dataset, split
+from support.datasets import dataset, split
 
 
 def generator() -> torch.Generator:

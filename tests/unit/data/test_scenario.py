@@ -8,7 +8,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.order import icarl_order, seeded_order
 from densekd.data.scenario import Scenario, class_order, task_sizes
 
-from made import dataset
+from support.datasets import dataset
 
 
 def pixel_classes(split: Split) -> set[int]:

@@ -26,7 +26,7 @@ from densekd.training.engine import Engine
 from densekd.training.learner import Learner
 
 import reference_baselines as reference
-import small
+from support import stage_learner
 
 OLD, NEW = (3, 2), 2
 LABELS = torch.tensor([0, 6, 4, 5, 3, 2])
@@ -43,7 +43,7 @@ def network() -> Network:
         for size in (*OLD, NEW):
             head.grow(size)
     torch.nn.init.constant_(head.eta, 4.0)
-    return Network(small.Stages(), head)
+    return Network(stage_learner.Stages(), head)
 
 
 def batch(seed: int) -> Batch:
@@ -51,7 +51,7 @@ def batch(seed: int) -> Batch:
 
 
 def context(trained: Network, batches: Sequence[Batch]) -> TaskContext:
-    task = small.PAIRS[0]
+    task = stage_learner.PAIRS[0]
     return TaskContext(task, (), None, lambda x: torch.empty(0), trained, lambda: iter(batches))
 
 
@@ -149,12 +149,12 @@ def test_importance_is_kept_as_state() -> None:
     assert other.importance == ()
 
 
-def method(schedules: Schedules = small.COURSE, nca: NcaMode = "released") -> Method:
+def method(schedules: Schedules = stage_learner.COURSE, nca: NcaMode = "released") -> Method:
     return afc(AfcOptions(nca=nca), schedules)
 
 
 def test_options_reach_the_terms() -> None:
-    how = afc(AfcOptions(10.0, "paper", 0.3, 2.0), small.COURSE)
+    how = afc(AfcOptions(10.0, "paper", 0.3, 2.0), stage_learner.COURSE)
     distance, nca = cast(ChannelDistance, how.terms["channels"]), cast(Nca, how.terms["nca"])
     assert distance.weight == RatioWeight(10.0, 0.5)
     assert distance.nca is nca
@@ -166,14 +166,14 @@ def test_options_reach_the_terms() -> None:
 
 def test_the_fine_tuning_is_part_of_the_method() -> None:
     with pytest.raises(ValueError, match="afc ends each later task by fine-tuning"):
-        method(Schedules(small.BASE, small.INCREMENT))
+        method(Schedules(stage_learner.BASE, stage_learner.INCREMENT))
 
 
-@pytest.mark.parametrize("scenario", [small.PAIRS, small.SINGLES])
+@pytest.mark.parametrize("scenario", [stage_learner.PAIRS, stage_learner.SINGLES])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
-    callback = small.Reports()
+    callback = stage_learner.Reports()
     kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
-    each = small.learner(method().with_term("kd", kd))
+    each = stage_learner.learner(method().with_term("kd", kd))
     notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("channels.lambda") for note in notes] == [
@@ -210,7 +210,7 @@ def noting() -> Method:
 
 
 def test_importance_is_that_of_the_fine_tuned_network_on_all_the_tasks_images() -> None:
-    each, tuned = small.learned(noting(), tasks=2), small.learned(method(), tasks=2)
+    each, tuned = stage_learner.learned(noting(), tasks=2), stage_learner.learned(method(), tasks=2)
     noted = cast(Noting, each.terms["channels"])
     assert noted.context.network is each.network
     labels = torch.cat([images.labels for images in noted.context.batches()])
@@ -231,15 +231,17 @@ class Half(Engine):
 
 
 def test_all_ranks_find_the_same_importance() -> None:
-    settings = dataclasses.replace(small.settings(), engine=Half("cpu", precision="32"))
-    each = Learner(small.Stages(), noting(), ExemplarMemory(Quota(2)), settings)
-    each.learn(small.PAIRS[0])
+    settings = dataclasses.replace(stage_learner.settings(), engine=Half("cpu", precision="32"))
+    each = Learner(stage_learner.Stages(), noting(), ExemplarMemory(Quota(2)), settings)
+    each.learn(stage_learner.PAIRS[0])
     noted = cast(Noting, each.terms["channels"]).context
-    assert sum(len(images.labels) for images in noted.batches()) == len(small.PAIRS[0].train)
+    assert sum(len(images.labels) for images in noted.batches()) == len(
+        stage_learner.PAIRS[0].train
+    )
 
 
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
-    state, stops = small.interrupted(method(), tmp_path)
+    state, stops = stage_learner.interrupted(method(), tmp_path)
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
     assert "term.channels.importance.1" in state.tensors
-    assert small.same(state, small.learned(method()).state())
+    assert stage_learner.same(state, stage_learner.learned(method()).state())

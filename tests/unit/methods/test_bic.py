@@ -25,8 +25,8 @@ from densekd.training.learner import Learner
 
 import reference
 import reference_baselines
-from little import BY_ONE, BY_TWO, Colours, check_resumes, learner, step, through
-from made import dataset
+from support.colour_learner import BY_ONE, BY_TWO, Colours, check_resumes, learner, step, through
+from support.datasets import dataset
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
 BIAS = Schedule(3, 0.1, "constant", batch_size=6, weight_decay=0.0)

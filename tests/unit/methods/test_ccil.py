@@ -21,7 +21,7 @@ from densekd.training.callbacks import Stopped
 from densekd.training.checkpoint import Checkpoints, State
 
 import reference
-from little import BY_ONE, BY_TWO, Reports, check_resumes, learner, same, through
+from support.colour_learner import BY_ONE, BY_TWO, Reports, check_resumes, learner, same, through
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
 AGAIN = Schedule(2, 0.02, batch_size=12)

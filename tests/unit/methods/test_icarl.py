@@ -28,7 +28,7 @@ from densekd.training.learner import Learner, nearest_mean
 
 import reference
 import reference_baselines
-from little import BY_ONE, BY_TWO, check_resumes, step, through
+from support.colour_learner import BY_ONE, BY_TWO, check_resumes, step, through
 
 COURSE = Schedules(Schedule(2, 0.5, batch_size=8), Schedule(2, 0.5, batch_size=8))
 NETWORK = Network(cifar_resnet(8), LinearClassifier(64))

@@ -30,7 +30,7 @@ from densekd.nn.resnet import cifar_resnet
 from densekd.pool import TaskPool
 
 import reference
-from made import dataset
+from support.datasets import dataset
 
 OLD = (3, 2, 2)
 NEW = 4

@@ -19,11 +19,11 @@ from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs
 
 import reference_baselines as reference
-import small
+from support import stage_learner
 
 OLD = (3, 2)
 LABELS = [0, 6, 4, 5, 3, 2]
-WITHOUT_FINISH = dataclasses.replace(small.COURSE, finish=None)
+WITHOUT_FINISH = dataclasses.replace(stage_learner.COURSE, finish=None)
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -38,7 +38,9 @@ def step(head: Classifier, old: tuple[int, ...] = OLD, new: int = 2) -> Step:
     labels = torch.tensor(LABELS) % (sum(old) + new)
     teacher = Outputs(torch.zeros(6, sum(old)), drawn(6, head.width, seed=2), ())
     view = View(labels, Outputs(head(features), features, ()), teacher if old else None)
-    return Step({"merged": view}, old, new, torch.Generator(), Network(small.Stages(), head))
+    return Step(
+        {"merged": view}, old, new, torch.Generator(), Network(stage_learner.Stages(), head)
+    )
 
 
 def cosine_head() -> CosineClassifier:
@@ -97,22 +99,22 @@ def test_the_ranking_needs_cosines() -> None:
 
 
 def test_options_reach_the_terms() -> None:
-    how = ucir(UcirOptions(10.0, 0.2, 3, 0.5), small.COURSE)
+    how = ucir(UcirOptions(10.0, 0.2, 3, 0.5), stage_learner.COURSE)
     assert cast(LessForget, how.terms["less_forget"]).weight == OldRatioWeight(10.0)
     ranking = cast(MarginRanking, how.terms["ranking"])
     assert (ranking.margin, ranking.k, ranking.weight) == (0.2, 3, 0.5)
     assert UcirOptions() == UcirOptions(5.0, 0.5, 2, 1.0)  # as released for CIFAR
 
 
-def method(schedules: Schedules = small.COURSE) -> Method:
+def method(schedules: Schedules = stage_learner.COURSE) -> Method:
     return ucir(UcirOptions(), schedules)
 
 
-@pytest.mark.parametrize("scenario", [small.PAIRS, small.SINGLES])
+@pytest.mark.parametrize("scenario", [stage_learner.PAIRS, stage_learner.SINGLES])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
-    callback = small.Reports()
+    callback = stage_learner.Reports()
     kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
-    each = small.learner(method().with_term("kd", kd))
+    each = stage_learner.learner(method().with_term("kd", kd))
     notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("less_forget.lambda") for note in notes] == [
@@ -136,7 +138,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
 
 
 def test_old_weights_stay_and_all_else_moves() -> None:
-    before, after = (small.learned(method(WITHOUT_FINISH), tasks=n).network for n in (2, 3))
+    before, after = (stage_learner.learned(method(WITHOUT_FINISH), tasks=n).network for n in (2, 3))
     assert isinstance(before.classifier, CosineClassifier)
     for name, parameter in before.named_parameters():
         moved = not torch.equal(after.get_parameter(name), parameter)
@@ -145,9 +147,9 @@ def test_old_weights_stay_and_all_else_moves() -> None:
 
 def test_new_weights_are_imprinted() -> None:
     """At a rate of nearly nothing they stay what they began as."""
-    still = dataclasses.replace(small.INCREMENT, lr=1e-30, lr_end=0.0)
-    each = small.learned(method(Schedules(small.BASE, still)), tasks=1)
-    task = small.PAIRS[1]
+    still = dataclasses.replace(stage_learner.INCREMENT, lr=1e-30, lr_end=0.0)
+    each = stage_learner.learned(method(Schedules(stage_learner.BASE, still)), tasks=1)
+    task = stage_learner.PAIRS[1]
     features = each.infer(task.train.images).features.double().numpy()
     units = features / np.sqrt((features**2).sum(1))[:, None]
     old = each.network.classifier.blocks[0].detach().double().numpy()
@@ -159,11 +161,11 @@ def test_new_weights_are_imprinted() -> None:
 
 
 def test_the_fine_tuning_is_balanced_and_trains_the_weights_of_all_classes_alone() -> None:
-    each, callback = small.learned(method(), tasks=1), small.Reports()
-    took = each.learn(small.PAIRS[1], callback=callback)
+    each, callback = stage_learner.learned(method(), tasks=1), stage_learner.Reports()
+    took = each.learn(stage_learner.PAIRS[1], callback=callback)
     # Two epochs of 12 new images and 8 exemplars, then two of 2 images of 6 classes.
     assert took.images == 2 * (12 + 8) + 2 * 2 * 6
-    plain = small.learned(method(WITHOUT_FINISH), tasks=2).network.state_dict()
+    plain = stage_learner.learned(method(WITHOUT_FINISH), tasks=2).network.state_dict()
     for name, tensor in each.network.state_dict().items():
         # Neither the scale nor the running statistics.
         moved = not torch.equal(tensor, plain[name])
@@ -171,14 +173,14 @@ def test_the_fine_tuning_is_balanced_and_trains_the_weights_of_all_classes_alone
 
 
 def test_without_exemplars_there_is_nothing_to_fine_tune_on() -> None:
-    each, callback = small.learner(method(), exemplars=0), small.Reports()
-    for task in small.PAIRS:
+    each, callback = stage_learner.learner(method(), exemplars=0), stage_learner.Reports()
+    for task in stage_learner.PAIRS:
         each.learn(task, callback=callback)
     assert {report.phase for report in callback.told} == {"train"}
     assert {report.losses["ranking"] for report in callback.told} == {0.0}
 
 
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
-    state, stops = small.interrupted(method(), tmp_path)
+    state, stops = stage_learner.interrupted(method(), tmp_path)
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
-    assert small.same(state, small.learned(method()).state())
+    assert stage_learner.same(state, stage_learner.learned(method()).state())

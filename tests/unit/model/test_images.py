@@ -8,7 +8,7 @@ from densekd.data.dataset import PixelImages
 from densekd.model import images as images_module
 from densekd.model.images import Lesson, find_lesson, read_lesson, usual_size
 
-from pictures import fill, picture
+from support.photos import fill, picture
 
 
 def read(source: Path, known: tuple[str, ...] = (), seed: int = 0) -> Lesson:

@@ -12,7 +12,7 @@ from densekd.data.decode import UnreadableImage, centre_crop
 from densekd.model.folder import Model, TeachOptions, history, teach, undo
 from densekd.model.stream import answers, image_files
 
-from pictures import TINY, fill, picture
+from support.photos import TINY, fill, picture
 
 
 @pytest.fixture(scope="module")

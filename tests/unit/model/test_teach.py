@@ -14,7 +14,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.model.folder import Model, Plan, TeachObserver, TeachOptions, history, preview, teach
 from densekd.training.callbacks import Stopped, TrainingProgress
 
-from pictures import TINY, fill, picture
+from support.photos import TINY, fill, picture
 
 
 def options(**changes: Any) -> TeachOptions:

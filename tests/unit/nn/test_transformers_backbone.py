@@ -21,7 +21,7 @@ from densekd.runs.build import make_learner
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
 
-from made import dataset
+from support.datasets import dataset
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,

@@ -10,7 +10,7 @@ from densekd.report.runs import find
 from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, Table
 
-from reported import made, sweep
+from support.run_folders import made, sweep
 
 DISTILLATIONS = """
 title = "Distillations"

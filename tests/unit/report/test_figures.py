@@ -11,7 +11,7 @@ from densekd.report.figures import charts, compression_charts, heat_maps
 from densekd.report.groups import group
 from densekd.report.runs import find
 
-from reported import made
+from support.run_folders import made
 
 
 def drawn(out: Path) -> list[Chart]:

@@ -9,7 +9,7 @@ from densekd.files import write_json
 from densekd.report.groups import Group, differences, group
 from densekd.report.runs import find
 
-from reported import made
+from support.run_folders import made
 
 AVERAGE = "average_incremental_accuracy"
 

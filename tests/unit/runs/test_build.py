@@ -17,7 +17,7 @@ from densekd.runs.build import (
 )
 from densekd.training.learner import Learner
 
-from made import dataset
+from support.datasets import dataset
 
 
 def settings(**tree: Any) -> Config:

@@ -14,7 +14,7 @@ from densekd.training.callbacks import Callback, TrainingProgress
 from densekd.training.engine import Engine, Precision, finite, gains_by_bf16
 from densekd.training.learner import Learner, Settings
 
-from made import dataset
+from support.datasets import dataset
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:

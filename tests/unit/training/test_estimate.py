@@ -8,11 +8,11 @@ from densekd.methods.registry import make_method
 from densekd.training.callbacks import TrainingProgress
 from densekd.training.estimate import Estimate, Left, workload
 
-import made
+from support import datasets
 
 COURSE = Schedules(Schedule(epochs=10), Schedule(epochs=4), Schedule(epochs=3))
 QUOTA = Quota(per_class=2)
-TASKS = Scenario.of(made.dataset(classes=10, per_class=6), base=6, increment=2, order="natural")
+TASKS = Scenario.of(datasets.dataset(classes=10, per_class=6), base=6, increment=2, order="natural")
 
 
 def images(name: str, options: DenseOptions | None = None, quota: Quota = QUOTA) -> list[int]:

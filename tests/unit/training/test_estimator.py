@@ -25,7 +25,7 @@ from densekd.training.inputs import ImageInputs, as_images
 from densekd.training.learner import Learner, Settings
 from densekd.training.settings import InferredAugment
 
-from little import Colours, same
+from support.colour_learner import Colours, same
 
 Array = NDArray[Any]
 ENGINE = Engine("cpu", precision="32")

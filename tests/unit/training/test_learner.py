@@ -25,8 +25,8 @@ from densekd.training.learner import Learner, Settings
 from densekd.training.loop import Diverged
 
 import reference
-from little import Colours
-from made import dataset
+from support.colour_learner import Colours
+from support.datasets import dataset
 
 SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
 ENGINE = Engine("cpu", precision="32")

@@ -27,7 +27,7 @@ from densekd.training.engine import Engine
 from densekd.training.learner import Learned, Learner, Settings
 from densekd.training.loop import Diverged
 
-from made import dataset
+from support.datasets import dataset
 
 T = TypeVar("T")
 

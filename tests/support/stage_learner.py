@@ -16,7 +16,7 @@ from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
 
-from made import dataset
+from support.datasets import dataset
 
 # Four classes, then twice two; and the same with increments of a single class.
 PAIRS = Scenario.of(dataset(8, 6), base=4, steps=2)

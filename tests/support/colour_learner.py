@@ -18,7 +18,7 @@ from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
 
-from made import dataset
+from support.datasets import dataset
 
 # Four classes, then twice two; or three, then one at a time.
 BY_TWO = Scenario.of(dataset(8, 6), base=4, steps=2)
