@@ -49,7 +49,9 @@ class Trainer:
     def pupil(self, network: str, method: Method) -> Learner:
         """A network that has learned nothing yet and will keep no exemplars."""
         backbone = draw_backbone(network, self.config.seed)
-        settings = make_settings(self.config, self.dataset, backbone, self.engine)
+        settings = make_settings(
+            self.config, (self.dataset.mean, self.dataset.std), backbone, self.engine
+        )
         return Learner(backbone, method, ExemplarMemory(Quota(0)), settings)
 
     def train(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
-from densekd.data.dataset import Channels, Dataset, PixelImages, Split, join_splits
+from densekd.data.dataset import Channels, PixelImages, Split, join_splits
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.files import write_atomically
 from densekd.model.records import HistoryEntry
@@ -184,9 +184,7 @@ def write_state(
 
 def empty_learner(config: Config, mean: Channels, std: Channels) -> Learner:
     """A learner that has learned nothing yet."""
-    nothing = Split(PixelImages(torch.empty(0, 3, 1, 1).byte()), torch.empty(0).long())
-    dataset = Dataset("model", (), nothing, nothing, mean, std)
-    return make_learner(config, dataset, make_engine(config))
+    return make_learner(config, (mean, std), make_engine(config))
 
 
 def _rgb(image: PhotoInput, size: int) -> Image.Image:

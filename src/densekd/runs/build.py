@@ -6,7 +6,7 @@ import torch
 
 from densekd.config.schema import CommonConfig, Config
 from densekd.data.augment import Augment
-from densekd.data.dataset import Dataset, OnProgress
+from densekd.data.dataset import Channels, Dataset, OnProgress
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
@@ -17,6 +17,9 @@ from densekd.nn.transformers_backbone import own_statistics
 from densekd.seeds import Seeds
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
+
+# Mean and standard deviation of the channels, by which images are normalised.
+Normalisation = tuple[Channels, Channels]
 
 
 def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scenario:
@@ -58,13 +61,13 @@ def make_engine(config: CommonConfig) -> Engine:
     return Engine(engine.accelerator, engine.devices, engine.precision)
 
 
-def make_learner(config: Config, dataset: Dataset, engine: Engine) -> Learner:
+def make_learner(config: Config, normalisation: Normalisation, engine: Engine) -> Learner:
     """A learner that has learned nothing yet; its weights are drawn from the seed."""
     backbone = draw_backbone(config.network, config.seed)
     method = config.method.make(config.schedules())
     quota = Quota(config.memory.per_class, config.memory.total)
     memory = ExemplarMemory(quota, config.memory.selection)
-    return Learner(backbone, method, memory, make_settings(config, dataset, backbone, engine))
+    return Learner(backbone, method, memory, make_settings(config, normalisation, backbone, engine))
 
 
 def draw_backbone(network: str, seed: int) -> Backbone:
@@ -75,10 +78,10 @@ def draw_backbone(network: str, seed: int) -> Backbone:
 
 
 def make_settings(
-    config: CommonConfig, dataset: Dataset, backbone: Backbone, engine: Engine
+    config: CommonConfig, normalisation: Normalisation, backbone: Backbone, engine: Engine
 ) -> Settings:
     """What a learner needs besides network and method."""
-    mean, std = own_statistics(backbone) or (dataset.mean, dataset.std)
+    mean, std = own_statistics(backbone) or normalisation
     augment = Augment(
         mean,
         std,

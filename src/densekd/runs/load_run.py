@@ -34,7 +34,9 @@ def load_run(folder: Path, on_progress: OnProgress | None = None) -> LoadedRun:
     engine = dataclasses.replace(config.engine, devices=1)
     scenario = make_scenario(config, on_progress)
     learner = make_learner(
-        config, scenario.dataset, make_engine(dataclasses.replace(config, engine=engine))
+        config,
+        (scenario.dataset.mean, scenario.dataset.std),
+        make_engine(dataclasses.replace(config, engine=engine)),
     )
     if restore(learner, Checkpoints(folder / "learner")) is None:
         raise ValueError(f"{folder} has learned no task yet; repeat its `densekd run` first.")

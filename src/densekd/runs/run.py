@@ -100,7 +100,8 @@ class _Run:
         many = config.engine.devices > 1
         loading = observer.loading if many else stoppable(observer.loading, observer)
         self.scenario: Scenario = make_scenario(config, loading)
-        self.learner: Learner = make_learner(config, self.scenario.dataset, engine)
+        dataset = self.scenario.dataset
+        self.learner: Learner = make_learner(config, (dataset.mean, dataset.std), engine)
         self.learned = Checkpoints(folder / "learner")
         self.records: list[StepRecord] = []
         self.matrices: list[Evaluation] = []

@@ -164,8 +164,8 @@ def test_images_are_prepared_as_the_model_was_trained(
     own = own_statistics(backbone)
     assert own == (None if "do_normalize" in told else (tuple(MEAN), tuple(STD)))
     # Both doors normalise by it.
-    made = make_learner(resolve({"network": f"hf:{tmp_path}"}), dataset(), ENGINE)
     default = dataset().mean, dataset().std
+    made = make_learner(resolve({"network": f"hf:{tmp_path}"}), default, ENGINE)
     assert (made.settings.augment.mean, made.settings.augment.std) == (own or default)
     if own:
         learner = Learner(f"hf:{tmp_path}", settings=Settings(engine=ENGINE), epochs=1)

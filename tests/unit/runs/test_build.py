@@ -26,7 +26,7 @@ def settings(**tree: Any) -> Config:
 
 def learner(**tree: Any) -> Learner:
     config = settings(**tree)
-    return make_learner(config, dataset(), make_engine(config))
+    return make_learner(config, (dataset().mean, dataset().std), make_engine(config))
 
 
 @pytest.fixture
