@@ -83,7 +83,7 @@ def opened(browser: Browser, file: Path) -> Iterator[Page]:
     yield page
     context.close()
     assert complaints == []
-    assert set(requests) == {file.as_uri()}
+    assert {address.partition("#")[0] for address in requests} == {file.as_uri()}
 
 
 def texts(page: Page, table: str, column: int) -> list[str]:
@@ -108,12 +108,14 @@ def test_every_figure_is_drawn(opened: Page) -> None:
         "flatness",
         "compression",
     ]
-    # Those far below are drawn when they come near.
+    # Those far below are drawn when they come near, which must not move anything.
     assert figures.evaluate_all(FIGURES) < figures.count()
+    height = opened.evaluate("document.documentElement.scrollHeight")
     for figure in figures.all():
         figure.scroll_into_view_if_needed()
-        figure.locator("svg").first.wait_for()
+        figure.locator("svg > *").first.wait_for(state="attached")
     assert figures.evaluate_all(FIGURES) == figures.count()
+    assert opened.evaluate("document.documentElement.scrollHeight") == height
     opened.locator("#curves figure svg").first.hover()
     tip = opened.locator("#tip")
     assert tip.is_visible()
@@ -173,6 +175,33 @@ def test_a_run_opens_its_configuration(opened: Page) -> None:
     details = opened.locator("details[open]")
     assert details.locator(".name").inner_text().startswith(name)
     assert 'source = "digits"' in details.locator("pre").inner_text()
+
+
+# Holds back the drawing of figures until the mouse is pressed.
+LATE = """
+let held = [];
+addEventListener("mousedown", () => { held.forEach((draw) => draw()); held = null; }, true);
+const Original = IntersectionObserver;
+IntersectionObserver = class extends Original {
+  constructor(draw, options) {
+    super((...entries) => (held ? held.push(() => draw(...entries)) : draw(...entries)), options);
+  }
+};
+"""
+
+
+def test_a_click_arrives_while_figures_are_drawn(opened: Page) -> None:
+    opened.add_init_script(LATE)
+    opened.reload()
+    link = opened.locator("[data-table=runs] td a").first
+    link.scroll_into_view_if_needed()
+    link.click(delay=100)
+    assert opened.locator("details[open]").count() == 1
+
+
+def test_an_address_that_names_a_run_opens_it(opened: Page, file: Path) -> None:
+    opened.goto(f"{file.as_uri()}#run-2")
+    opened.locator("details#run-2[open]").wait_for()
 
 
 def background(page: Page) -> str:

@@ -1,4 +1,4 @@
-// Figures, drawn as SVG in the colours of the page.
+// Draws figures as SVG in the page's colours.
 
 const SVG = "http://www.w3.org/2000/svg";
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
@@ -20,7 +20,7 @@ function html(tag, className = "", text = "") {
   return node;
 }
 
-// Round numbers that span a range: at most about `count` of them, `least` apart.
+// Round numbers that span a range: about `count` of them at most, at least `least` apart.
 function ticks(low, high, count, least = 0) {
   const rough = Math.max(least, (high - low || 1) / count);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -35,9 +35,28 @@ const number = (value) =>
 const short = (value) => value.toLocaleString("en", { maximumFractionDigits: 4 });
 const withSpread = ([, y, spread], unit) => number(y) + (spread ? ` ± ${number(spread)}` : "") + unit;
 
-// A frame with axes: maps values to places, and has room for labels.
+const MAP_EDGE = 260;
+const chartHeight = (width) => Math.max(200, Math.min(270, width * 0.62));
+
+// Sizes a figure before it is drawn, so that drawing it later moves nothing else on the page.
+function reserveChart(target, chart, methods, shown, availableWidth) {
+  const series = chart.series.filter((s) => shown(s.method));
+  const width = Math.max(240, availableWidth);
+  reserve(target, width, chartHeight(width));
+  target.querySelector(".legend")?.remove();
+  target.append(legend(series, methods, chart.categories.length > 0));
+}
+
+const reserveMap = (target) => reserve(target, MAP_EDGE, MAP_EDGE);
+
+function reserve(target, width, height) {
+  const root = target.querySelector("svg") ?? svg("svg", {}, target);
+  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+}
+
+// Maps values to pixels, with room for axis labels.
 function frame(chart, series, width) {
-  const height = Math.max(200, Math.min(270, width * 0.62));
+  const height = chartHeight(width);
   const box = { left: 42, right: width - 10, top: 8, bottom: height - (chart.x ? 38 : 24) };
   const points = series.flatMap((s) => s.points);
   const lows = points.map(([, y, spread]) => y - (spread || 0));
@@ -131,7 +150,7 @@ function legend(series, methods, bars) {
   return node;
 }
 
-// What is near a place: the title of its x, and a line for each series that has a value there.
+// The x value nearest to a pixel, its title, and a line for each series with a value there.
 function near(chart, series, f, place) {
   const xs = [...new Set(series.flatMap((s) => s.points.map(([x]) => x)))];
   const x = xs.reduce((best, each) => (Math.abs(f.x(each) - place) < Math.abs(f.x(best) - place) ? each : best));
@@ -144,38 +163,35 @@ function near(chart, series, f, place) {
   return { x, title: chart.categories[x] ?? `${short(x)} ${chart.x}`, lines };
 }
 
-function drawChart(target, chart, methods, shown, tip) {
+// Both fill in the SVG that `reserveChart` or `reserveMap` made.
+function drawChart(target, chart, shown, tip) {
   const series = chart.series.filter((s) => shown(s.method));
-  target.replaceChildren();
-  if (!series.length) return false;
-  const width = Math.max(240, target.clientWidth);
+  const root = target.querySelector("svg");
+  const width = root.viewBox.baseVal.width;
   const f = frame(chart, series, width);
-  const root = svg("svg", { viewBox: `0 0 ${width} ${f.height}` }, target);
+  root.replaceChildren();
   axes(root, chart, f);
   const bars = chart.categories.length > 0;
   const guide = svg("line", { class: "guide", y1: f.box.top, y2: f.box.bottom, visibility: "hidden" }, root);
   (bars ? drawBars : drawLines)(root, series, f);
-  root.addEventListener("pointermove", (event) => {
+  root.onpointermove = (event) => {
     const { left, width: wide } = root.getBoundingClientRect();
     const found = near(chart, series, f, ((event.clientX - left) / wide) * width);
     for (const end of ["x1", "x2"]) guide.setAttribute(end, f.x(found.x));
     guide.setAttribute("visibility", bars ? "hidden" : "visible");
     tip.show(event, found.title, found.lines);
-  });
-  root.addEventListener("pointerleave", () => {
+  };
+  root.onpointerleave = () => {
     guide.setAttribute("visibility", "hidden");
     tip.hide();
-  });
-  target.append(legend(series, methods, bars));
-  return true;
+  };
 }
 
-function drawMap(target, map, shown, tip) {
-  target.replaceChildren();
-  if (!shown(map.method)) return false;
-  const [size, edge, margin] = [map.values.length, 260, 26];
+function drawMap(target, map, tip) {
+  const [size, edge, margin] = [map.values.length, MAP_EDGE, 26];
   const cell = (edge - margin) / size;
-  const root = svg("svg", { viewBox: `0 0 ${edge} ${edge}` }, target);
+  const root = target.querySelector("svg");
+  root.replaceChildren();
   const every = Math.ceil(size / 12);
   map.values.forEach((row, r) => {
     const top = r * cell;
@@ -198,5 +214,4 @@ function drawMap(target, map, shown, tip) {
     });
   });
   svg("text", { x: (edge + margin) / 2, y: edge, "text-anchor": "middle" }, root, "task");
-  return true;
 }

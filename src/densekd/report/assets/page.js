@@ -1,4 +1,4 @@
-// What a reader can do: filter, sort, and choose light or dark.
+// What a reader can do: filter, sort, open runs, and switch between light and dark.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -28,15 +28,21 @@ const tip = {
   hide: () => (tip.node.hidden = true),
 };
 
+const drawingOf = (figure) => figure.querySelector(".drawing");
+const isMap = (figure) => figure.dataset.kind === "map";
+const contentOf = (figure) => (isMap(figure) ? data.maps : data.charts)[Number(figure.dataset.figure)];
+
 function drawFigure(figure) {
-  const target = figure.querySelector(".drawing");
-  const place = Number(figure.dataset.figure);
-  return figure.dataset.kind === "map"
-    ? drawMap(target, data.maps[place], shown, tip)
-    : drawChart(target, data.charts[place], data.methods, shown, tip);
+  if (isMap(figure)) drawMap(drawingOf(figure), contentOf(figure), tip);
+  else drawChart(drawingOf(figure), contentOf(figure), shown, tip);
 }
 
-// Those out of sight are drawn when they come near, for a report may have hundreds.
+function reserveFigure(figure, width) {
+  if (isMap(figure)) reserveMap(drawingOf(figure));
+  else reserveChart(drawingOf(figure), contentOf(figure), data.methods, shown, width);
+}
+
+// A report may have hundreds of figures, so each is drawn when it comes near the screen.
 const watcher = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -48,17 +54,13 @@ const watcher = new IntersectionObserver(
   { rootMargin: "600px" },
 );
 
-function methodsOf(figure) {
-  const place = Number(figure.dataset.figure);
-  return figure.dataset.kind === "map"
-    ? [data.maps[place].method]
-    : data.charts[place].series.map((s) => s.method);
-}
+const methodsOf = (figure) =>
+  isMap(figure) ? [contentOf(figure).method] : contentOf(figure).series.map((s) => s.method);
 
 const ofProtocol = (node) =>
   state.protocol === "" || node.dataset.protocol === "" || node.dataset.protocol === state.protocol;
 
-// A row stays if all methods that it is about are shown.
+// A row stays if all its methods are shown.
 function agrees(node) {
   const methods = node.dataset.methods.split(" ").filter(Boolean).map(Number);
   return ofProtocol(node) && methods.every(shown) && node.textContent.toLowerCase().includes(state.text);
@@ -69,19 +71,24 @@ function apply() {
   for (const figure of all("figure")) {
     figure.hidden = !(ofProtocol(figure) && methodsOf(figure).some(shown));
     watcher.unobserve(figure);
-    if (!figure.hidden) watcher.observe(figure);
   }
   const some = (selector, root) => all(selector, root).some((node) => !node.hidden);
   for (const body of all("tbody")) body.hidden = !some("[data-methods]", body);
   for (const part of all(".part")) part.hidden = !some("figure", part);
   for (const section of all("section")) section.querySelector(".nothing").hidden = some("[data-methods], figure", section);
+  // Read all widths before changing anything: each change would cost another layout.
+  const widths = all("figure").filter((figure) => !figure.hidden).map((figure) => [figure, drawingOf(figure).clientWidth]);
+  for (const [figure, width] of widths) {
+    reserveFigure(figure, width);
+    watcher.observe(figure);
+  }
   const filtered = state.hidden.size || state.protocol || state.text;
   document.getElementById("clear").hidden = !filtered;
 }
 
 function sort(head) {
   const column = [...head.parentNode.children].indexOf(head);
-  // Numbers are wanted from the top, names from A.
+  // Numbers start with the largest, names with A.
   const usual = head.classList.contains("text") ? "ascending" : "descending";
   const other = usual === "ascending" ? "descending" : "ascending";
   const order = head.getAttribute("aria-sort") === usual ? other : usual;
@@ -95,7 +102,7 @@ function sort(head) {
   for (const body of head.closest("table").tBodies) {
     const rows = all("[data-methods]", body).sort((a, b) => {
       const [x, y] = [value(a), value(b)];
-      // What isn't known stays below.
+      // Unknown values stay at the bottom.
       return (x === "") - (y === "") || sign * compare(x, y);
     });
     body.append(...rows);
@@ -122,7 +129,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem("densekd-theme", theme);
   } catch {
-    // Kept for this visit only.
+    // No storage: the choice lasts for this visit.
   }
 }
 
@@ -131,7 +138,7 @@ function restoreTheme() {
     const theme = localStorage.getItem("densekd-theme");
     if (theme) document.documentElement.dataset.theme = theme;
   } catch {
-    // As the system has it.
+    // No storage: follow the system.
   }
 }
 
@@ -153,17 +160,19 @@ document.getElementById("protocol").addEventListener("change", (event) => {
 });
 for (const button of all("#methods button")) button.addEventListener("click", () => toggle(button));
 for (const button of all("th button")) button.addEventListener("click", () => sort(button.parentNode));
-for (const link of all("td a[href^='#']")) {
-  link.addEventListener("click", () => {
-    const details = document.getElementById(link.hash.slice(1));
-    if (details) details.open = true;
-  });
+// Opens a run that the address names, also on load; the click covers a second one on the same link.
+function openRun(hash) {
+  const details = document.getElementById(hash.slice(1));
+  if (details?.matches("details")) details.open = true;
 }
+addEventListener("hashchange", () => openRun(location.hash));
+for (const link of all("td a[href^='#']")) link.addEventListener("click", () => openRun(link.hash));
 let width = innerWidth;
 addEventListener("resize", () => {
-  // A phone's bars come and go, which changes the height alone.
+  // On a phone, browser bars come and go and change only the height.
   if (innerWidth !== width) apply();
   width = innerWidth;
 });
 addEventListener("beforeprint", () => all("figure").filter((figure) => !figure.hidden).forEach(drawFigure));
 apply();
+openRun(location.hash);
