@@ -18,7 +18,7 @@ from densekd.methods.registry import HOSTS, METHODS, make_method, what_kd_does
 from densekd.methods.terms import Step, Term
 from densekd.runs.run import run
 
-from support.stage_learner import COURSE, learned
+from support.tiny_learners import SCHEDULES, learned
 
 Result = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ class Weightless(Term):
 
 
 def method(name: str, lambda_base: float = 0.0) -> Method:
-    return make_method(name, DenseOptions(lambda_base=lambda_base), COURSE)
+    return make_method(name, DenseOptions(lambda_base=lambda_base), SCHEDULES)
 
 
 def without_kd(host: str) -> Method:

@@ -12,17 +12,17 @@ from densekd.seeds import Seeds
 from densekd.training.learner import Learner
 
 import reference
-from support.colour_learner import BY_TWO, learner
+from support.tiny_learners import STEPS_OF_TWO, tiny_learner
 
-TRAIN = join_splits([task.train for task in BY_TWO])
+TRAIN = join_splits([task.train for task in STEPS_OF_TWO])
 NOISE = Noise((0.0, 0.01, 0.3), draws=3, seed=5)
 
 
 @pytest.fixture(scope="module")
 def learned() -> Learner:
     schedules = Schedules(Schedule(3, 0.05, batch_size=8), Schedule(2, 0.02, batch_size=8))
-    each = learner(dense("gkd", DenseOptions(), schedules))
-    for task in BY_TWO:
+    each = tiny_learner(dense("gkd", DenseOptions(), schedules))
+    for task in STEPS_OF_TWO:
         each.learn(task)
     return each
 

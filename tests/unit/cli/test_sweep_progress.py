@@ -19,7 +19,7 @@ from densekd.sweeps.record import SweepRecord
 from densekd.sweeps.work import Telling, finished
 from densekd.training.callbacks import TrainingProgress
 
-from support.colour_learner import BY_TWO
+from support.tiny_learners import STEPS_OF_TWO
 
 
 def swept(out: Path, scale: float | None = None, figures: tuple[str, ...] = ()) -> SweepPlan:
@@ -172,13 +172,13 @@ def test_a_run_tells_how_much_of_it_is_done() -> None:
     telling = Telling(resolve({"training": training}), line)
     telling.loading(1, 2)
     # 24 images in the base, and twice 12 with as many exemplars: 96, 48 and 48 to go through.
-    telling.started(Path("runs"), BY_TWO, 0)
+    telling.started(Path("runs"), STEPS_OF_TWO, 0)
     assert not telling.stop()
     telling.report(TrainingProgress(0, "train", 2, 4, 3, 6, 0.1, 1.0, {}))
     telling.training(1, ())
     telling.report(TrainingProgress(1, "train", 1, 2, 3, 6, 0.1, 1.0, {}))
     telling.shared_base(waiting=True)
-    telling.started(Path("runs"), BY_TWO, 3)
+    telling.started(Path("runs"), STEPS_OF_TWO, 3)
     assert line.told == [
         JobProgress("reading the data"),
         JobProgress("begins"),

@@ -20,13 +20,13 @@ from densekd.training.learner import Learner, Settings
 from densekd.training.loop import ExternalTeacher
 
 import reference
-from support.colour_learner import ENGINE, Colours, Reports, learner
 from support.datasets import dataset
+from support.tiny_learners import ENGINE, Recorder, TinyBackbone, tiny_learner
 
 SIZES = (3, 2, 1, 2)
 CLASSES, IMAGES, TAU = 8, 7, 4.0
 WHOLE = Scenario.of(dataset(CLASSES, 6), base=CLASSES, steps=0)
-NETWORK = Network(Colours(), LinearClassifier(10))
+NETWORK = Network(TinyBackbone(), LinearClassifier(10))
 GROUPS = {"kd": "whole", "rdkd": "random", "fdkd": "every"}
 
 
@@ -107,7 +107,7 @@ def test_options_are_checked() -> None:
 
 
 def external_teacher() -> ExternalTeacher:
-    network = Network(Colours(), LinearClassifier(10))
+    network = Network(TinyBackbone(), LinearClassifier(10))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         network.grow(CLASSES)
@@ -118,8 +118,8 @@ def test_a_tutor_teaches_in_the_first_task() -> None:
     """With all images in one batch and hardly a step, the loss is that of the network as it is."""
     how = compression("kd", CompressionOptions(), Schedule(1, 1e-12, batch_size=100))
     augment = Augment((0.014, 0.01, 0.0), (0.01, 0.01, 1.0), padding=0, flip=False)
-    each = Learner(Colours(), how, ExemplarMemory(Quota(0)), Settings(augment, 1, ENGINE))
-    callback, who = Reports(), external_teacher()
+    each = Learner(TinyBackbone(), how, ExemplarMemory(Quota(0)), Settings(augment, 1, ENGINE))
+    callback, who = Recorder(), external_teacher()
     each.learn(WHOLE[0], callback=callback, external_teacher=who)
     train = WHOLE[0].train
     assert isinstance(train.images, PixelImages)
@@ -127,7 +127,7 @@ def test_a_tutor_teaches_in_the_first_task() -> None:
     with torch.no_grad():
         student = each.network.train()(images).logits.double().numpy()
         teacher = who.network.eval()(images).logits.double().numpy()
-    (end,) = callback.ends
+    (end,) = callback.epoch_ends
     labels = reference.cross_entropy(student, train.labels.tolist())
     kd = reference.distillation(student, teacher, SIZES, "whole", reduction="batch", tau=TAU)
     assert end.losses["labels"] == pytest.approx(0.1 * labels, rel=1e-5)
@@ -135,9 +135,9 @@ def test_a_tutor_teaches_in_the_first_task() -> None:
 
 
 def test_without_a_tutor_there_are_labels_alone_in_the_first_task() -> None:
-    callback = Reports()
+    callback = Recorder()
     how = compression("rdkd", CompressionOptions(), Schedule(1, 0.05, batch_size=8))
-    learner(how).learn(WHOLE[0], callback=callback)
+    tiny_learner(how).learn(WHOLE[0], callback=callback)
     assert callback.slots(0, "train") == {"labels"}
 
 
@@ -145,7 +145,7 @@ def test_a_tutor_is_left_as_it_is() -> None:
     who = external_teacher()
     before = {name: x.clone() for name, x in who.network.state_dict().items()}
     how = compression("fdkd", CompressionOptions(), Schedule(2, 0.05, batch_size=8))
-    each = learner(how, per_class=0)
+    each = tiny_learner(how, per_class=0)
     each.learn(WHOLE[0], external_teacher=who)
     after = who.network.state_dict()
     assert all(torch.equal(after[name], x) for name, x in before.items())

@@ -26,7 +26,19 @@ from densekd.training.engine import Engine
 from densekd.training.learner import Learner
 
 import reference_baselines as reference
-from support import stage_learner
+from support.tiny_learners import (
+    BASE,
+    INCREMENT,
+    SCHEDULES,
+    STEPS_OF_ONE,
+    STEPS_OF_TWO,
+    Recorder,
+    TinyBackbone,
+    check_resumes,
+    learned,
+    tiny_learner,
+    tiny_settings,
+)
 
 OLD, NEW = (3, 2), 2
 LABELS = torch.tensor([0, 6, 4, 5, 3, 2])
@@ -43,7 +55,7 @@ def network() -> Network:
         for size in (*OLD, NEW):
             head.grow(size)
     torch.nn.init.constant_(head.eta, 4.0)
-    return Network(stage_learner.Stages(), head)
+    return Network(TinyBackbone(), head)
 
 
 def batch(seed: int) -> Batch:
@@ -51,7 +63,7 @@ def batch(seed: int) -> Batch:
 
 
 def context(trained: Network, batches: Sequence[Batch]) -> TaskContext:
-    task = stage_learner.PAIRS[0]
+    task = STEPS_OF_TWO[0]
     return TaskContext(task, (), None, lambda x: torch.empty(0), trained, lambda: iter(batches))
 
 
@@ -149,12 +161,12 @@ def test_importance_is_kept_as_state() -> None:
     assert other.importance == ()
 
 
-def method(schedules: Schedules = stage_learner.COURSE, nca: NcaMode = "released") -> Method:
+def method(schedules: Schedules = SCHEDULES, nca: NcaMode = "released") -> Method:
     return afc(AfcOptions(nca=nca), schedules)
 
 
 def test_options_reach_the_terms() -> None:
-    how = afc(AfcOptions(10.0, "paper", 0.3, 2.0), stage_learner.COURSE)
+    how = afc(AfcOptions(10.0, "paper", 0.3, 2.0), SCHEDULES)
     distance, nca = cast(ChannelDistance, how.terms["channels"]), cast(Nca, how.terms["nca"])
     assert distance.weight == RatioWeight(10.0, 0.5)
     assert distance.nca is nca
@@ -166,14 +178,14 @@ def test_options_reach_the_terms() -> None:
 
 def test_the_fine_tuning_is_part_of_the_method() -> None:
     with pytest.raises(ValueError, match="afc ends each later task by fine-tuning"):
-        method(Schedules(stage_learner.BASE, stage_learner.INCREMENT))
+        method(Schedules(BASE, INCREMENT))
 
 
-@pytest.mark.parametrize("scenario", [stage_learner.PAIRS, stage_learner.SINGLES])
+@pytest.mark.parametrize("scenario", [STEPS_OF_TWO, STEPS_OF_ONE])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
-    callback = stage_learner.Reports()
+    callback = Recorder()
     kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
-    each = stage_learner.learner(method().with_term("kd", kd))
+    each = tiny_learner(method().with_term("kd", kd))
     notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("channels.lambda") for note in notes] == [
@@ -182,7 +194,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
         4 * ((4 + 2 * new) / new) ** 0.5,
     ]
     slots: dict[tuple[bool, str], set[str]] = {}
-    for report in callback.told:
+    for report in callback.reports:
         assert all(map(math.isfinite, report.losses.values()))
         slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
     # What is added to a method is for its main phase only.
@@ -210,7 +222,7 @@ def noting() -> Method:
 
 
 def test_importance_is_that_of_the_fine_tuned_network_on_all_the_tasks_images() -> None:
-    each, tuned = stage_learner.learned(noting(), tasks=2), stage_learner.learned(method(), tasks=2)
+    each, tuned = learned(noting(), STEPS_OF_TWO[:2]), learned(method(), STEPS_OF_TWO[:2])
     noted = cast(Noting, each.terms["channels"])
     assert noted.context.network is each.network
     labels = torch.cat([images.labels for images in noted.context.batches()])
@@ -231,17 +243,14 @@ class Half(Engine):
 
 
 def test_all_ranks_find_the_same_importance() -> None:
-    settings = dataclasses.replace(stage_learner.settings(), engine=Half("cpu", precision="32"))
-    each = Learner(stage_learner.Stages(), noting(), ExemplarMemory(Quota(2)), settings)
-    each.learn(stage_learner.PAIRS[0])
+    settings = dataclasses.replace(tiny_settings(), engine=Half("cpu", precision="32"))
+    each = Learner(TinyBackbone(), noting(), ExemplarMemory(Quota(2)), settings)
+    each.learn(STEPS_OF_TWO[0])
     noted = cast(Noting, each.terms["channels"]).context
-    assert sum(len(images.labels) for images in noted.batches()) == len(
-        stage_learner.PAIRS[0].train
-    )
+    assert sum(len(images.labels) for images in noted.batches()) == len(STEPS_OF_TWO[0].train)
 
 
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
-    state, stops = stage_learner.interrupted(method(), tmp_path)
+    stops = check_resumes(method(), tmp_path)
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
-    assert "term.channels.importance.1" in state.tensors
-    assert stage_learner.same(state, stage_learner.learned(method()).state())
+    assert "term.channels.importance.1" in learned(method()).state().tensors

@@ -25,8 +25,17 @@ from densekd.training.learner import Learner
 
 import reference
 import reference_baselines
-from support.colour_learner import BY_ONE, BY_TWO, Colours, check_resumes, learner, step, through
 from support.datasets import dataset
+from support.tiny_learners import (
+    STEPS_OF_ONE,
+    STEPS_OF_TWO,
+    Recorder,
+    TinyBackbone,
+    check_resumes,
+    learned,
+    random_step,
+    tiny_learner,
+)
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
 BIAS = Schedule(3, 0.1, "constant", batch_size=6, weight_decay=0.0)
@@ -57,7 +66,7 @@ def parts(given: Step) -> tuple[reference.Array, list[int], reference.Array]:
 
 
 def test_the_first_stage_weighs_by_the_share_of_old_classes_and_without_tau_squared() -> None:
-    given = step(network(), OLD, NEW)
+    given = random_step(network(), OLD, NEW)
     logits, labels, teacher = parts(given)
     share = 5 / 8  # old classes among those seen, not the number of groups
     new = (1 - share) * reference.cross_entropy(logits, labels)
@@ -69,7 +78,7 @@ def test_the_first_stage_weighs_by_the_share_of_old_classes_and_without_tau_squa
 
 
 def test_the_base_task_is_plain_cross_entropy() -> None:
-    given = step(network(), (), 4)
+    given = random_step(network(), (), 4)
     view = given.views["merged"]
     wanted = reference.cross_entropy(array(view.student.logits), view.labels.tolist())
     assert NewShare()(given).item() == pytest.approx(wanted, rel=1e-6)
@@ -77,7 +86,7 @@ def test_the_base_task_is_plain_cross_entropy() -> None:
 
 def test_the_second_stage_is_one_softmax_and_a_decay_of_gamma_alone() -> None:
     made = network()
-    given = step(made, OLD, NEW)
+    given = random_step(made, OLD, NEW)
     logits, labels, _ = parts(given)
     ce = reference.cross_entropy(logits, labels)
     assert Unbiased(0.1)(given).item() == pytest.approx(ce, rel=1e-6)
@@ -95,7 +104,7 @@ def test_the_second_stage_is_one_softmax_and_a_decay_of_gamma_alone() -> None:
 def test_the_second_stage_needs_something_to_correct() -> None:
     plain = Network(cifar_resnet(8), LinearClassifier(64))
     with pytest.raises(ValueError, match="corrects a BiasClassifier: take head='bias'"):
-        Unbiased(0.1)(step(plain, OLD, NEW))
+        Unbiased(0.1)(random_step(plain, OLD, NEW))
 
 
 def test_the_released_second_stage_is_taken_unless_another_is_given() -> None:
@@ -108,9 +117,10 @@ def test_the_released_second_stage_is_taken_unless_another_is_given() -> None:
     assert released.weight_decay == 0
 
 
-@pytest.mark.parametrize("scenario", [BY_TWO, BY_ONE])
+@pytest.mark.parametrize("scenario", [STEPS_OF_TWO, STEPS_OF_ONE])
 def test_it_learns_from_the_base_to_the_last_task(scenario: Scenario) -> None:
-    each, callback = through(method(), scenario)
+    callback = Recorder()
+    each = learned(method(), scenario, callback=callback)
     assert each.sizes == tuple(len(task.classes) for task in scenario)
     assert callback.slots(0, "train") == {"merged"}
     assert callback.slots(0, "bias") == set()
@@ -123,7 +133,8 @@ def test_it_learns_from_the_base_to_the_last_task(scenario: Scenario) -> None:
 
 def test_a_distillation_set_later_is_of_the_first_stage_only() -> None:
     other = Distil(["merged"], DenseDistillation("random"), RatioWeight(5.0, 0.0))
-    _, callback = through(method().with_term("kd", other), BY_TWO)
+    callback = Recorder()
+    learned(method().with_term("kd", other), STEPS_OF_TWO, callback=callback)
     assert callback.slots(2, "train") == {"merged", "kd"}
     assert callback.slots(2, "bias") == {"bias"}
 
@@ -136,7 +147,7 @@ def keys(images: Split) -> set[tuple[int, int]]:
 
 def test_what_is_held_out_is_a_tenth_of_exemplars_and_as_many_of_each_new_class() -> None:
     scenario = Scenario.of(dataset(8, 30), base=4, steps=2)
-    each = learner(method(), per_class=20)
+    each = tiny_learner(method(), per_class=20)
     each.learn(scenario[0])
     material = gather(scenario[1], each.method, each.memory, Seeds(1))
     assert material.held_out is not None
@@ -153,8 +164,10 @@ def test_what_is_held_out_is_a_tenth_of_exemplars_and_as_many_of_each_new_class(
 )
 def test_what_is_held_out_was_never_trained_on(quota: Quota, selection: Selection) -> None:
     memory, quick = ExemplarMemory(quota, selection), Schedule(1, 0.05, batch_size=64)
-    settings = learner(method()).settings
-    each = Learner(Colours(), bic(BicOptions(), Schedules(quick, quick, quick)), memory, settings)
+    settings = tiny_learner(method()).settings
+    each = Learner(
+        TinyBackbone(), bic(BicOptions(), Schedules(quick, quick, quick)), memory, settings
+    )
     trained: set[tuple[int, int]] = set()
     for task in Scenario.of(dataset(8, 30), base=4, steps=4):
         seeds = Seeds(settings.seed).at("task", task.number)
@@ -176,7 +189,7 @@ def test_what_is_held_out_was_never_trained_on(quota: Quota, selection: Selectio
 
 def test_without_a_held_out_image_of_either_kind_there_is_no_second_stage() -> None:
     scenario = Scenario.of(dataset(8, 30), base=4, steps=2)
-    each = learner(method(), per_class=20)
+    each = tiny_learner(method(), per_class=20)
     each.learn(scenario[0])
     labels = scenario[1].train.labels
     single = torch.stack([torch.nonzero(labels == rank)[0, 0] for rank in (4, 5)])
@@ -188,8 +201,8 @@ def test_without_a_held_out_image_of_either_kind_there_is_no_second_stage() -> N
 
 def test_the_second_stage_moves_two_numbers_and_nothing_else() -> None:
     first_stage = dataclasses.replace(method(), increment=method().increment[:1])
-    one, both = learner(first_stage), learner(method())
-    for task in BY_TWO[:2]:
+    one, both = tiny_learner(first_stage), tiny_learner(method())
+    for task in STEPS_OF_TWO[:2]:
         one.learn(task)
         both.learn(task)
     before, after = one.state().tensors, both.state().tensors
@@ -209,10 +222,10 @@ def corrected(classifier: BiasClassifier, features: reference.Array) -> referenc
 
 
 def test_predictions_are_by_corrected_logits() -> None:
-    each = learner(method())
-    for task in BY_TWO[:2]:
+    each = tiny_learner(method())
+    for task in STEPS_OF_TWO[:2]:
         each.learn(task)
-    images = BY_TWO.dataset.test.images
+    images = STEPS_OF_TWO.dataset.test.images
     classifier = cast(BiasClassifier, each.network.classifier)
     wanted = corrected(classifier, array(each.infer(images).features))
     np.testing.assert_allclose(array(each.logits(images)), wanted, rtol=1e-4, atol=1e-5)
@@ -225,8 +238,8 @@ def test_predictions_are_by_corrected_logits() -> None:
 
 def test_each_stage_is_trained_on_its_own_images() -> None:
     """Of 24 images of the base, or 12 new ones and 8 exemplars, one of each class is held out."""
-    each = learner(method())
-    images = [each.learn(task).images for task in BY_TWO[:2]]
+    each = tiny_learner(method())
+    images = [each.learn(task).images for task in STEPS_OF_TWO[:2]]
     assert images == [2 * (24 - 4), 2 * (20 - 6) + 3 * 6]
 
 
@@ -259,12 +272,12 @@ class Noting(OldShare):
 
 def test_the_teacher_is_corrected_and_the_student_of_the_first_stage_is_not() -> None:
     log = Log()
-    each = learner(method().with_term("kd", Noting(log)))
-    for task in BY_TWO[:2]:
+    each = tiny_learner(method().with_term("kd", Noting(log)))
+    for task in STEPS_OF_TWO[:2]:
         each.learn(task)
     before = cast(BiasClassifier, each.network.classifier)
     log.clear()
-    each.learn(BY_TWO[2])
+    each.learn(STEPS_OF_TWO[2])
     assert len(log) == 2 * 2  # 10 new images and 6 exemplars in batches of 8
     for seen in log:
         assert (seen.beta, seen.gamma) == (1.0, 0.0)
@@ -273,19 +286,20 @@ def test_the_teacher_is_corrected_and_the_student_of_the_first_stage_is_not() ->
 
 
 def test_without_exemplars_there_is_no_second_stage() -> None:
-    each, callback = through(method(), BY_TWO, per_class=0)
-    assert {report.phase for report in callback.ends} == {"train"}
+    callback = Recorder()
+    each = learned(method(), STEPS_OF_TWO, callback=callback, per_class=0)
+    assert {report.phase for report in callback.epoch_ends} == {"train"}
     classifier = cast(BiasClassifier, each.network.classifier)
     assert (classifier.beta.item(), classifier.gamma.item()) == (1.0, 0.0)
 
 
 def test_one_exemplar_a_class_is_trained_on_rather_than_held_out() -> None:
     """Held-out images of new classes alone would teach that everything is new."""
-    each = learner(method(), per_class=1)
-    each.learn(BY_TWO[0])
-    material = gather(BY_TWO[1], each.method, each.memory, Seeds(1))
+    each = tiny_learner(method(), per_class=1)
+    each.learn(STEPS_OF_TWO[0])
+    material = gather(STEPS_OF_TWO[1], each.method, each.memory, Seeds(1))
     assert material.held_out is None
-    assert len(material.new) == len(BY_TWO[1].train)
+    assert len(material.new) == len(STEPS_OF_TWO[1].train)
 
 
 def test_the_constants_can_be_set() -> None:
@@ -296,4 +310,5 @@ def test_the_constants_can_be_set() -> None:
 
 
 def test_stopped_in_either_stage_it_ends_the_same(tmp_path: Path) -> None:
-    check_resumes(method, BY_TWO, tmp_path)
+    stops = check_resumes(method(), tmp_path)
+    assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}

@@ -21,7 +21,15 @@ from densekd.training.callbacks import Stopped
 from densekd.training.checkpoint import Checkpoints, State
 
 import reference
-from support.colour_learner import BY_ONE, BY_TWO, Reports, check_resumes, learner, same, through
+from support.tiny_learners import (
+    STEPS_OF_ONE,
+    STEPS_OF_TWO,
+    Recorder,
+    check_resumes,
+    learned,
+    same_state,
+    tiny_learner,
+)
 
 TRAIN = Schedule(2, 0.05, batch_size=8)
 AGAIN = Schedule(2, 0.02, batch_size=12)
@@ -66,8 +74,8 @@ def test_without_extras_it_is_gkd_to_the_bit() -> None:
     gkd = dense("gkd", DenseOptions(), COURSE)
     assert method().name == "ccil"
     assert list(method().terms) == list(gkd.terms)
-    given, wanted = through(method(), BY_TWO)[0].state(), through(gkd, BY_TWO)[0].state()
-    assert same(State({}, given.tensors), State({}, wanted.tensors))
+    given, wanted = learned(method(), STEPS_OF_TWO).state(), learned(gkd, STEPS_OF_TWO).state()
+    assert same_state(State({}, given.tensors), State({}, wanted.tensors))
 
 
 def test_the_loss_of_an_increment_is_ccils() -> None:
@@ -120,8 +128,8 @@ def test_smoothing_is_a_share(share: float) -> None:
 
 def base_with(**options: Any) -> CosineClassifier:
     """The classifier after the base task."""
-    each = learner(method(**options))
-    each.learn(BY_TWO[0])
+    each = tiny_learner(method(**options))
+    each.learn(STEPS_OF_TWO[0])
     return cast(CosineClassifier, each.network.classifier)
 
 
@@ -160,8 +168,10 @@ class Labels(CrossEntropy):
 
 def test_mixup_blends_the_base_task_and_moves_no_other_draw() -> None:
     logs = {alpha: Log() for alpha in (0.0, 0.3)}
-    learners = [learner(method(mixup=a).with_term("new", Labels(log))) for a, log in logs.items()]
-    for task in BY_TWO[:2]:
+    learners = [
+        tiny_learner(method(mixup=a).with_term("new", Labels(log))) for a, log in logs.items()
+    ]
+    for task in STEPS_OF_TWO[:2]:
         for each in learners:
             each.learn(task)
     plain, mixed = logs.values()
@@ -194,22 +204,24 @@ def test_a_generation_is_as_released_unless_another_schedule_is_given() -> None:
     assert method(generations=1).base[1].schedule == AGAIN
 
 
-@pytest.mark.parametrize("scenario", [BY_TWO, BY_ONE])
+@pytest.mark.parametrize("scenario", [STEPS_OF_TWO, STEPS_OF_ONE])
 @pytest.mark.parametrize("generations", [0, 2])
 def test_it_learns_from_the_base_to_the_last_task(scenario: Scenario, generations: int) -> None:
-    each, callback = through(method(generations=generations, base_smoothing=0.1), scenario)
+    callback = Recorder()
+    each = learned(method(generations=generations, base_smoothing=0.1), scenario, callback=callback)
     assert each.sizes == tuple(len(task.classes) for task in scenario)
     assert callback.slots(0, "train") == {"new"}
     for number in (1, 2):
         again = {"new", "self"} if number <= generations else set()
         assert callback.slots(0, f"generation {number}") == again
         assert callback.slots(number, "train") == {"new", "exemplars", "kd"}
-    assert {report.phase for report in callback.ends if report.task} == {"train"}
+    assert {report.phase for report in callback.epoch_ends if report.task} == {"train"}
 
 
 def test_another_distillation_takes_the_place_of_gkd_and_leaves_the_base() -> None:
     other = Distil(["new", "exemplars"], DenseDistillation("random"), RatioWeight(5.0))
-    _, callback = through(method(generations=1).with_term("kd", other), BY_TWO)
+    callback = Recorder()
+    learned(method(generations=1).with_term("kd", other), STEPS_OF_TWO, callback=callback)
     assert callback.slots(0, "train") == {"new"}
     assert callback.slots(0, "generation 1") == {"new", "self"}
     assert callback.slots(2, "train") == {"new", "exemplars", "kd"}
@@ -231,8 +243,8 @@ class Noting(SelfDistil):
 
 def test_each_generation_learns_from_the_one_before_as_it_was_at_the_end() -> None:
     log = Log()
-    each = learner(method(generations=2).with_term("self", Noting(log)))
-    each.learn(BY_TWO[0])
+    each = tiny_learner(method(generations=2).with_term("self", Noting(log)))
+    each.learn(STEPS_OF_TWO[0])
     steps = AGAIN.epochs * 2  # 24 images in batches of 12
     assert len(log) == 2 * steps
     bases = [base_with(generations=generations) for generations in range(3)]
@@ -251,7 +263,9 @@ def test_a_checkpoint_holds_the_teacher_that_could_not_be_had_again(tmp_path: Pa
     checkpoints = Checkpoints(tmp_path)
     with pytest.raises(Stopped):
         # Three batches an epoch, then two of the generation's four.
-        learner(how).learn(BY_TWO[0], callback=Reports(2 * 3 + 2), checkpoints=checkpoints)
+        tiny_learner(how).learn(
+            STEPS_OF_TWO[0], callback=Recorder(2 * 3 + 2), checkpoints=checkpoints
+        )
     state = checkpoints.newest()
     assert state is not None
     assert state.facts["phase"] == 1
@@ -261,10 +275,10 @@ def test_a_checkpoint_holds_the_teacher_that_could_not_be_had_again(tmp_path: Pa
 
 
 def test_other_phases_save_no_teacher(tmp_path: Path) -> None:
-    each, checkpoints = learner(method(generations=1)), Checkpoints(tmp_path)
-    each.learn(BY_TWO[0])
+    each, checkpoints = tiny_learner(method(generations=1)), Checkpoints(tmp_path)
+    each.learn(STEPS_OF_TWO[0])
     with pytest.raises(Stopped):
-        each.learn(BY_TWO[1], callback=Reports(1), checkpoints=checkpoints)
+        each.learn(STEPS_OF_TWO[1], callback=Recorder(1), checkpoints=checkpoints)
     state = checkpoints.newest()
     assert state is not None
     assert not [name for name in state.tensors if name.startswith("teacher.")]
@@ -278,9 +292,10 @@ def test_a_phase_that_teaches_itself_says_which_terms_learn_from_it() -> None:
 
 
 def test_stopped_in_any_generation_it_ends_the_same(tmp_path: Path) -> None:
-    check_resumes(lambda: method(generations=2, base_smoothing=0.1), BY_TWO, tmp_path)
+    stops = check_resumes(method(generations=2, base_smoothing=0.1), tmp_path)
+    assert stops == {(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)}
 
 
 def test_stopped_in_a_base_task_of_varied_images_it_ends_the_same(tmp_path: Path) -> None:
     how = method(generations=1, mixup=0.3, heavy_augmentation=True)
-    check_resumes(lambda: how, BY_TWO[:1], tmp_path)
+    assert check_resumes(how, tmp_path, STEPS_OF_TWO[:1]) == {(0, 0), (0, 1)}

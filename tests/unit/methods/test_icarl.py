@@ -28,7 +28,14 @@ from densekd.training.learner import Learner, nearest_mean
 
 import reference
 import reference_baselines
-from support.colour_learner import BY_ONE, BY_TWO, check_resumes, step, through
+from support.tiny_learners import (
+    STEPS_OF_ONE,
+    STEPS_OF_TWO,
+    Recorder,
+    check_resumes,
+    learned,
+    random_step,
+)
 
 COURSE = Schedules(Schedule(2, 0.5, batch_size=8), Schedule(2, 0.5, batch_size=8))
 NETWORK = Network(cifar_resnet(8), LinearClassifier(64))
@@ -58,7 +65,7 @@ def parts(given: Step) -> tuple[reference.Array, list[int], reference.Array]:
 
 
 def test_both_terms_make_up_the_mean_over_images_and_outputs() -> None:
-    given = step(NETWORK, OLD, NEW)
+    given = random_step(NETWORK, OLD, NEW)
     logits, labels, teacher = parts(given)
     losses = reference_baselines.icarl(
         logits, reference_baselines.icarl_targets(labels, logits.shape[1], teacher)
@@ -71,7 +78,7 @@ def test_both_terms_make_up_the_mean_over_images_and_outputs() -> None:
 
 def test_the_labels_of_exemplars_count_for_new_outputs_only() -> None:
     """An old class is what the teacher says, whichever old class an image is of."""
-    given = step(NETWORK, OLD, NEW)
+    given = random_step(NETWORK, OLD, NEW)
     view = given.views["merged"]
     exemplars = view.labels < sum(OLD)
     assert exemplars.sum() > 2
@@ -84,7 +91,7 @@ def test_the_labels_of_exemplars_count_for_new_outputs_only() -> None:
 
 
 def test_the_distillation_is_by_sigmoids_so_it_sees_what_a_softmax_does_not() -> None:
-    given = step(NETWORK, OLD, NEW)
+    given = random_step(NETWORK, OLD, NEW)
     view = given.views["merged"]
     moved = view.student._replace(logits=view.student.logits + 1)
     other = dataclasses.replace(given, views={"merged": view._replace(student=moved)})
@@ -94,7 +101,7 @@ def test_the_distillation_is_by_sigmoids_so_it_sees_what_a_softmax_does_not() ->
 
 
 def test_in_the_base_task_all_outputs_are_new() -> None:
-    given = step(NETWORK, (), 4)
+    given = random_step(NETWORK, (), 4)
     view = given.views["merged"]
     targets = np.eye(4)[view.labels.numpy()]
     wanted = reference_baselines.icarl(array(view.student.logits), targets).mean()
@@ -102,7 +109,7 @@ def test_in_the_base_task_all_outputs_are_new() -> None:
 
 
 def test_ucirs_distillation_is_a_quarter_of_tau_squared_times_the_sum_over_classes() -> None:
-    given = step(NETWORK, OLD, NEW)
+    given = random_step(NETWORK, OLD, NEW)
     logits, labels, teacher = parts(given)
     p = np.exp(teacher / 2) / np.exp(teacher / 2).sum(1, keepdims=True)
     q = np.exp(logits[:, : sum(OLD)] / 2)
@@ -116,7 +123,7 @@ def test_ucirs_distillation_is_a_quarter_of_tau_squared_times_the_sum_over_class
 
 @pytest.mark.parametrize("tau", [1.0, 3.0])
 def test_the_constants_of_ucir_can_be_set(tau: float) -> None:
-    given = step(NETWORK, OLD, NEW)
+    given = random_step(NETWORK, OLD, NEW)
     kd = icarl_softmax(IcarlSoftmaxOptions(2.0, tau), COURSE).terms["kd"](given)
     logits, _, teacher = (torch.as_tensor(x) for x in parts(given))
     loss = DenseDistillation("whole", tau, "batch")(logits, teacher, OLD)
@@ -124,11 +131,12 @@ def test_the_constants_of_ucir_can_be_set(tau: float) -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-@pytest.mark.parametrize("scenario", [BY_TWO, BY_ONE])
+@pytest.mark.parametrize("scenario", [STEPS_OF_TWO, STEPS_OF_ONE])
 def test_it_learns_from_the_base_to_the_last_task(
     how: Callable[[], Method], scenario: Scenario
 ) -> None:
-    each, callback = through(how(), scenario)
+    callback = Recorder()
+    each = learned(how(), scenario, callback=callback)
     assert each.sizes == tuple(len(task.classes) for task in scenario)
     assert isinstance(each.network.classifier, LinearClassifier)
     assert [callback.slots(task, "train") for task in range(3)] == [
@@ -137,17 +145,17 @@ def test_it_learns_from_the_base_to_the_last_task(
         {"merged", "kd"},
     ]
     # New images and old exemplars in one shuffle: 12 and 8 in batches of 8.
-    if scenario is BY_TWO:
-        assert {report.batches for report in callback.ends if report.task == 1} == {3}
+    if scenario is STEPS_OF_TWO:
+        assert {report.batches for report in callback.epoch_ends if report.task == 1} == {3}
 
 
 @pytest.fixture(scope="module")
 def trained() -> Learner:
-    return through(sigmoid(), BY_TWO)[0]
+    return learned(sigmoid(), STEPS_OF_TWO)
 
 
 def test_it_predicts_by_the_nearest_mean(trained: Learner) -> None:
-    images = BY_TWO.dataset.test.images
+    images = STEPS_OF_TWO.dataset.test.images
     seen, means = trained.infer(images), trained.class_means()
     assert means is not None
     names = [trained.classes[rank] for rank in nearest_mean(seen.features, means).tolist()]
@@ -162,7 +170,7 @@ def test_it_can_predict_by_its_classifier_instead(name: str) -> None:
         "icarl-softmax": icarl_softmax(IcarlSoftmaxOptions(predicts="head"), COURSE),
     }[name]
     assert (how.name, how.predicts) == (name, "head")
-    each, images = through(how, BY_TWO)[0], BY_TWO.dataset.test.images
+    each, images = learned(how, STEPS_OF_TWO), STEPS_OF_TWO.dataset.test.images
     ranks = each.logits(images).argmax(1).tolist()
     assert each.predict(images) == [each.classes[rank] for rank in ranks]
 
@@ -172,15 +180,16 @@ def test_another_distillation_takes_the_place_of_the_old_outputs_only() -> None:
     other = Distil(["merged"], DenseDistillation("random"), RatioWeight(5.0, 0.0))
     how = sigmoid().with_term("kd", other)
     assert list(how.terms) == ["merged", "kd"]
-    given = step(NETWORK, OLD, NEW)
+    given = random_step(NETWORK, OLD, NEW)
     logits, labels, teacher = parts(given)
     targets = reference_baselines.icarl_targets(labels, logits.shape[1], teacher)
     new = reference_baselines.icarl(logits, targets)[:, sum(OLD) :].sum() / logits.size
     assert how.terms["merged"](given).item() == pytest.approx(new, rel=1e-5)
-    _, callback = through(how, BY_TWO)
+    callback = Recorder()
+    learned(how, STEPS_OF_TWO, callback=callback)
     assert callback.slots(2, "train") == {"merged", "kd"}
 
 
 @pytest.mark.parametrize("how", BOTH)
 def test_stopped_on_the_way_it_ends_the_same(how: Callable[[], Method], tmp_path: Path) -> None:
-    check_resumes(how, BY_TWO, tmp_path)
+    assert check_resumes(how(), tmp_path) == {(0, 0), (1, 0), (2, 0)}

@@ -26,7 +26,19 @@ from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints
 
 import reference_baselines as reference
-from support import stage_learner
+from support.tiny_learners import (
+    BASE,
+    FINISH,
+    INCREMENT,
+    SCHEDULES,
+    STEPS_OF_ONE,
+    STEPS_OF_TWO,
+    Recorder,
+    TinyBackbone,
+    check_resumes,
+    learned,
+    tiny_learner,
+)
 
 OLD, NEW = (3, 2), 2
 LABELS = [0, 6, 4, 5, 3, 2]
@@ -49,7 +61,7 @@ def step(head: Classifier) -> Step:
     student = outputs(features, head(features), 10)
     teacher = outputs(drawn(6, head.width, seed=2), torch.zeros(6, sum(OLD)), 20)
     views: dict[Stream, View] = {"merged": View(torch.tensor(LABELS), student, teacher)}
-    network = Network(stage_learner.Stages(), head)
+    network = Network(TinyBackbone(), head)
     return Step(views, OLD, NEW, torch.Generator(), network)
 
 
@@ -99,7 +111,7 @@ def test_pod_is_weighed_by_the_root_of_seen_to_new() -> None:
     given = step(proxies())
     student, teacher = given.views["merged"].student, given.views["merged"].teacher
     assert teacher is not None
-    how = podnet(PodnetOptions(spatial=8.0, flat=10.0), stage_learner.COURSE)
+    how = podnet(PodnetOptions(spatial=8.0, flat=10.0), SCHEDULES)
     wanted = {
         "pod_spatial": 8.0 * reference.pod_spatial(arrays(student.maps), arrays(teacher.maps)),
         "pod_flat": 10.0 * reference.less_forget(*arrays((student.features, teacher.features))),
@@ -110,7 +122,7 @@ def test_pod_is_weighed_by_the_root_of_seen_to_new() -> None:
 
 
 def test_options_reach_the_terms() -> None:
-    terms = podnet(PodnetOptions(nca="paper", margin=0.3), stage_learner.COURSE).terms
+    terms = podnet(PodnetOptions(nca="paper", margin=0.3), SCHEDULES).terms
     nca = cast(Nca, terms["nca"])
     assert (nca.mode, nca.margin) == ("paper", 0.3)
     assert cast(PodSpatial, terms["pod_spatial"]).weight == RatioWeight(
@@ -121,27 +133,27 @@ def test_options_reach_the_terms() -> None:
 
 
 def test_every_schedule_is_clamped_unless_it_says_how() -> None:
-    own = dataclasses.replace(stage_learner.INCREMENT, clamp=0.5)
-    how = podnet(PodnetOptions(), Schedules(stage_learner.BASE, own, stage_learner.FINISH))
+    own = dataclasses.replace(INCREMENT, clamp=0.5)
+    how = podnet(PodnetOptions(), Schedules(BASE, own, FINISH))
     assert [phase.schedule.clamp for phase in how.base] == [5.0]
     assert [phase.schedule.clamp for phase in how.increment] == [0.5, 5.0]
 
 
 def test_the_fine_tuning_is_part_of_the_method() -> None:
     with pytest.raises(ValueError, match="podnet ends each later task by fine-tuning"):
-        podnet(PodnetOptions(), Schedules(stage_learner.BASE, stage_learner.INCREMENT))
+        podnet(PodnetOptions(), Schedules(BASE, INCREMENT))
 
 
-def method(schedules: Schedules = stage_learner.COURSE, nca: NcaMode = "released") -> Method:
+def method(schedules: Schedules = SCHEDULES, nca: NcaMode = "released") -> Method:
     return podnet(PodnetOptions(nca=nca), schedules)
 
 
 @pytest.mark.parametrize("nca", ["released", "paper"])
-@pytest.mark.parametrize("scenario", [stage_learner.PAIRS, stage_learner.SINGLES])
+@pytest.mark.parametrize("scenario", [STEPS_OF_TWO, STEPS_OF_ONE])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario, nca: NcaMode) -> None:
-    callback = stage_learner.Reports()
+    callback = Recorder()
     kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
-    each = stage_learner.learner(method(nca=nca).with_term("kd", kd))
+    each = tiny_learner(method(nca=nca).with_term("kd", kd))
     notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("pod_spatial.lambda") for note in notes] == [
@@ -150,7 +162,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario, nca: NcaMode) ->
         3 * ((4 + 2 * new) / new) ** 0.5,
     ]
     slots: dict[tuple[bool, str], set[str]] = {}
-    for report in callback.told:
+    for report in callback.reports:
         assert all(map(math.isfinite, report.losses.values()))
         slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
     own = {"nca", "pod_spatial", "pod_flat"}
@@ -168,7 +180,7 @@ def main_phase_only(how: Method) -> Method:
 
 def test_old_proxies_stay_in_the_main_phase_and_all_else_moves() -> None:
     how = main_phase_only(method())
-    before, after = (stage_learner.learned(how, tasks=n).network for n in (2, 3))
+    before, after = (learned(how, STEPS_OF_TWO[:n]).network for n in (2, 3))
     assert isinstance(before.classifier, ProxyClassifier)
     for name, parameter in before.named_parameters():
         moved = not torch.equal(after.get_parameter(name), parameter)
@@ -176,11 +188,11 @@ def test_old_proxies_stay_in_the_main_phase_and_all_else_moves() -> None:
 
 
 def test_the_fine_tuning_trains_all_proxies_alone_while_statistics_drift() -> None:
-    each = stage_learner.learned(method(), tasks=1)
-    took = each.learn(stage_learner.PAIRS[1])
+    each = learned(method(), STEPS_OF_TWO[:1])
+    took = each.learn(STEPS_OF_TWO[1])
     # Two epochs of 12 new images and 8 exemplars, then two of 2 images of 6 classes.
     assert took.images == 2 * (12 + 8) + 2 * 2 * 6
-    plain = stage_learner.learned(main_phase_only(method()), tasks=2).network.state_dict()
+    plain = learned(main_phase_only(method()), STEPS_OF_TWO[:2]).network.state_dict()
     for name, tensor in each.network.state_dict().items():
         moved = not torch.equal(tensor, plain[name])
         statistics = "running" in name or "num_batches" in name
@@ -189,10 +201,10 @@ def test_the_fine_tuning_trains_all_proxies_alone_while_statistics_drift() -> No
 
 def test_new_proxies_are_imprinted() -> None:
     """At a rate of nearly nothing they stay what they began as."""
-    still = dataclasses.replace(stage_learner.INCREMENT, lr=1e-30, lr_end=0.0)
-    schedules = Schedules(stage_learner.BASE, still, dataclasses.replace(still, decay="constant"))
-    each = stage_learner.learned(method(schedules), tasks=1)
-    task = stage_learner.PAIRS[1]
+    still = dataclasses.replace(INCREMENT, lr=1e-30, lr_end=0.0)
+    schedules = Schedules(BASE, still, dataclasses.replace(still, decay="constant"))
+    each = learned(method(schedules), STEPS_OF_TWO[:1])
+    task = STEPS_OF_TWO[1]
     features = each.infer(task.train.images).features.double().numpy()
     units = features / np.sqrt((features**2).sum(1))[:, None]
     old = each.network.classifier.blocks[0].detach().double().numpy()
@@ -217,8 +229,8 @@ def test_gradients_are_clamped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(SGD, "step", noted)
     options = PodnetOptions(spatial=1e4, clamp=0.01)
-    each = stage_learner.learner(podnet(options, stage_learner.COURSE))
-    for task in stage_learner.PAIRS[:2]:
+    each = tiny_learner(podnet(options, SCHEDULES))
+    for task in STEPS_OF_TWO[:2]:
         each.learn(task)
     assert max(largest) == pytest.approx(0.01)
 
@@ -240,9 +252,9 @@ class Impatient(Callback):
 def test_new_exemplars_are_chosen_by_the_network_as_the_fine_tuning_finds_it(
     selection: Selection, tmp_path: Path
 ) -> None:
-    base, task = stage_learner.PAIRS[:2]
+    base, task = STEPS_OF_TWO[:2]
     how, checkpoints = method(), Checkpoints(tmp_path)
-    each = stage_learner.learner(how, selection=selection)
+    each = tiny_learner(how, selection=selection)
     each.learn(base)
     memory = copy.deepcopy(each.memory)
     with pytest.raises(Stopped):
@@ -253,9 +265,7 @@ def test_new_exemplars_are_chosen_by_the_network_as_the_fine_tuning_finds_it(
     if selection == "random":
         assert "chosen" not in state.tensors
         return
-    main = stage_learner.learner(
-        dataclasses.replace(how, increment=how.increment[:1]), selection=selection
-    )
+    main = tiny_learner(dataclasses.replace(how, increment=how.increment[:1]), selection=selection)
     main.learn(base)
     main.learn(task)
     features = main.infer(task.train.images).features
@@ -267,6 +277,5 @@ def test_new_exemplars_are_chosen_by_the_network_as_the_fine_tuning_finds_it(
 
 
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
-    state, stops = stage_learner.interrupted(method(), tmp_path, "herding")
+    stops = check_resumes(method(), tmp_path, selection="herding")
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
-    assert stage_learner.same(state, stage_learner.learned(method(), selection="herding").state())

@@ -19,11 +19,22 @@ from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs
 
 import reference_baselines as reference
-from support import stage_learner
+from support.tiny_learners import (
+    BASE,
+    INCREMENT,
+    SCHEDULES,
+    STEPS_OF_ONE,
+    STEPS_OF_TWO,
+    Recorder,
+    TinyBackbone,
+    check_resumes,
+    learned,
+    tiny_learner,
+)
 
 OLD = (3, 2)
 LABELS = [0, 6, 4, 5, 3, 2]
-WITHOUT_FINISH = dataclasses.replace(stage_learner.COURSE, finish=None)
+WITHOUT_FINISH = dataclasses.replace(SCHEDULES, finish=None)
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -38,9 +49,7 @@ def step(head: Classifier, old: tuple[int, ...] = OLD, new: int = 2) -> Step:
     labels = torch.tensor(LABELS) % (sum(old) + new)
     teacher = Outputs(torch.zeros(6, sum(old)), drawn(6, head.width, seed=2), ())
     view = View(labels, Outputs(head(features), features, ()), teacher if old else None)
-    return Step(
-        {"merged": view}, old, new, torch.Generator(), Network(stage_learner.Stages(), head)
-    )
+    return Step({"merged": view}, old, new, torch.Generator(), Network(TinyBackbone(), head))
 
 
 def cosine_head() -> CosineClassifier:
@@ -99,22 +108,22 @@ def test_the_ranking_needs_cosines() -> None:
 
 
 def test_options_reach_the_terms() -> None:
-    how = ucir(UcirOptions(10.0, 0.2, 3, 0.5), stage_learner.COURSE)
+    how = ucir(UcirOptions(10.0, 0.2, 3, 0.5), SCHEDULES)
     assert cast(LessForget, how.terms["less_forget"]).weight == OldRatioWeight(10.0)
     ranking = cast(MarginRanking, how.terms["ranking"])
     assert (ranking.margin, ranking.k, ranking.weight) == (0.2, 3, 0.5)
     assert UcirOptions() == UcirOptions(5.0, 0.5, 2, 1.0)  # as released for CIFAR
 
 
-def method(schedules: Schedules = stage_learner.COURSE) -> Method:
+def method(schedules: Schedules = SCHEDULES) -> Method:
     return ucir(UcirOptions(), schedules)
 
 
-@pytest.mark.parametrize("scenario", [stage_learner.PAIRS, stage_learner.SINGLES])
+@pytest.mark.parametrize("scenario", [STEPS_OF_TWO, STEPS_OF_ONE])
 def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
-    callback = stage_learner.Reports()
+    callback = Recorder()
     kd = Distil(["merged"], DenseDistillation("random"), RatioWeight(1.0))
-    each = stage_learner.learner(method().with_term("kd", kd))
+    each = tiny_learner(method().with_term("kd", kd))
     notes = [each.learn(task, callback=callback).notes for task in scenario]
     new = len(scenario[1].classes)
     assert [note.get("less_forget.lambda") for note in notes] == [
@@ -123,7 +132,7 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
         5 * math.sqrt((4 + new) / new),
     ]
     slots: dict[tuple[bool, str], set[str]] = {}
-    for report in callback.told:
+    for report in callback.reports:
         assert all(map(math.isfinite, report.losses.values()))
         slots.setdefault((report.task > 0, report.phase), set()).update(report.losses)
     own = {"ce", "less_forget", "ranking"}
@@ -133,12 +142,12 @@ def test_all_terms_of_all_phases_are_finite(scenario: Scenario) -> None:
         (True, "train"): own | {"kd"},
         (True, "finetune"): own,
     }
-    ranked = [r.losses["ranking"] for r in callback.told if r.task and r.phase == "train"]
+    ranked = [r.losses["ranking"] for r in callback.reports if r.task and r.phase == "train"]
     assert max(ranked) > 0
 
 
 def test_old_weights_stay_and_all_else_moves() -> None:
-    before, after = (stage_learner.learned(method(WITHOUT_FINISH), tasks=n).network for n in (2, 3))
+    before, after = (learned(method(WITHOUT_FINISH), STEPS_OF_TWO[:n]).network for n in (2, 3))
     assert isinstance(before.classifier, CosineClassifier)
     for name, parameter in before.named_parameters():
         moved = not torch.equal(after.get_parameter(name), parameter)
@@ -147,9 +156,9 @@ def test_old_weights_stay_and_all_else_moves() -> None:
 
 def test_new_weights_are_imprinted() -> None:
     """At a rate of nearly nothing they stay what they began as."""
-    still = dataclasses.replace(stage_learner.INCREMENT, lr=1e-30, lr_end=0.0)
-    each = stage_learner.learned(method(Schedules(stage_learner.BASE, still)), tasks=1)
-    task = stage_learner.PAIRS[1]
+    still = dataclasses.replace(INCREMENT, lr=1e-30, lr_end=0.0)
+    each = learned(method(Schedules(BASE, still)), STEPS_OF_TWO[:1])
+    task = STEPS_OF_TWO[1]
     features = each.infer(task.train.images).features.double().numpy()
     units = features / np.sqrt((features**2).sum(1))[:, None]
     old = each.network.classifier.blocks[0].detach().double().numpy()
@@ -161,11 +170,11 @@ def test_new_weights_are_imprinted() -> None:
 
 
 def test_the_fine_tuning_is_balanced_and_trains_the_weights_of_all_classes_alone() -> None:
-    each, callback = stage_learner.learned(method(), tasks=1), stage_learner.Reports()
-    took = each.learn(stage_learner.PAIRS[1], callback=callback)
+    each, callback = learned(method(), STEPS_OF_TWO[:1]), Recorder()
+    took = each.learn(STEPS_OF_TWO[1], callback=callback)
     # Two epochs of 12 new images and 8 exemplars, then two of 2 images of 6 classes.
     assert took.images == 2 * (12 + 8) + 2 * 2 * 6
-    plain = stage_learner.learned(method(WITHOUT_FINISH), tasks=2).network.state_dict()
+    plain = learned(method(WITHOUT_FINISH), STEPS_OF_TWO[:2]).network.state_dict()
     for name, tensor in each.network.state_dict().items():
         # Neither the scale nor the running statistics.
         moved = not torch.equal(tensor, plain[name])
@@ -173,14 +182,13 @@ def test_the_fine_tuning_is_balanced_and_trains_the_weights_of_all_classes_alone
 
 
 def test_without_exemplars_there_is_nothing_to_fine_tune_on() -> None:
-    each, callback = stage_learner.learner(method(), exemplars=0), stage_learner.Reports()
-    for task in stage_learner.PAIRS:
+    each, callback = tiny_learner(method(), per_class=0), Recorder()
+    for task in STEPS_OF_TWO:
         each.learn(task, callback=callback)
-    assert {report.phase for report in callback.told} == {"train"}
-    assert {report.losses["ranking"] for report in callback.told} == {0.0}
+    assert {report.phase for report in callback.reports} == {"train"}
+    assert {report.losses["ranking"] for report in callback.reports} == {0.0}
 
 
 def test_interrupted_in_every_phase_it_ends_the_same(tmp_path: Path) -> None:
-    state, stops = stage_learner.interrupted(method(), tmp_path)
+    stops = check_resumes(method(), tmp_path)
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
-    assert stage_learner.same(state, stage_learner.learned(method()).state())

@@ -25,7 +25,7 @@ from densekd.training.inputs import ImageInputs, as_images
 from densekd.training.learner import Learner, Settings
 from densekd.training.settings import InferredAugment
 
-from support.colour_learner import Colours, same
+from support.tiny_learners import TinyBackbone, same_state
 
 Array = NDArray[Any]
 ENGINE = Engine("cpu", precision="32")
@@ -81,7 +81,7 @@ def test_colours_are_learned_and_named() -> None:
 
 
 def test_fitting_again_forgets_and_comes_to_the_same() -> None:
-    each = learner(backbone=Colours(), memory=ExemplarMemory(Quota(3)))
+    each = learner(backbone=TinyBackbone(), memory=ExemplarMemory(Quota(3)))
     fitted = []
     for _ in range(2):
         fitted.append(each.fit(*images("red", "green")).state())
@@ -89,7 +89,7 @@ def test_fitting_again_forgets_and_comes_to_the_same() -> None:
         assert (each.sizes, each.memory.classes, len(each.memory)) == ((2,), 2, 6)
         each.partial_fit(*images("blue", "7"))
         assert each.classes_.tolist() == ["green", "red", "7", "blue"]
-    assert same(*fitted)
+    assert same_state(*fitted)
 
 
 def test_a_network_by_name_is_drawn_from_the_seed() -> None:
@@ -98,9 +98,9 @@ def test_a_network_by_name_is_drawn_from_the_seed() -> None:
         Learner("resnet8", "gkd", 2, Settings(seed=seed, engine=ENGINE), epochs=1).fit(X, y)
         for seed in (1, 1, 2)
     ]
-    assert same(names[0].state(), names[1].state())
-    assert not same(names[0].state(), names[2].state())
-    assert same(names[0].fit(X, y).state(), names[1].state())
+    assert same_state(names[0].state(), names[1].state())
+    assert not same_state(names[0].state(), names[2].state())
+    assert same_state(names[0].fit(X, y).state(), names[1].state())
 
 
 class StopAtOnce(Callback):
@@ -113,7 +113,7 @@ def test_until_it_is_fitted_it_is_what_it_was() -> None:
     before = each.state()
     with pytest.raises(Stopped):
         each.fit(*images("red", "green"), callback=StopAtOnce())
-    assert same(each.state(), before)
+    assert same_state(each.state(), before)
 
 
 def test_known_classes_are_not_learned_again() -> None:
@@ -283,7 +283,7 @@ def test_images_are_normalised_by_the_first_ones() -> None:
 
 
 def test_a_module_with_a_width_gives_features() -> None:
-    each = learner(backbone=Colours())
+    each = learner(backbone=TinyBackbone())
     assert isinstance(each.network.backbone(torch.zeros(2, 3, 8, 8)), Features)
     assert each.network.backbone is each.spec.backbone
 
@@ -295,7 +295,7 @@ def check_loaded(loaded: Learner, each: Learner, X: ImageInputs) -> None:
     assert loaded.classes == each.classes
     np.testing.assert_array_equal(loaded.predict_proba(X), each.predict_proba(X))
     new = np.roll(X8, 1) + np.uint8(99), ["w", "x", "y", "z"]
-    assert same(loaded.partial_fit(*new).state(), each.partial_fit(*new).state())
+    assert same_state(loaded.partial_fit(*new).state(), each.partial_fit(*new).state())
 
 
 @pytest.mark.parametrize("method", ["rdkd-adaptive", "joint", "icarl", "icarl+fdkd"])
@@ -308,7 +308,7 @@ def test_what_has_names_is_loaded_with_nothing_else(method: str, tmp_path: Path)
     assert loaded.memory.selection == each.memory.selection
     check_loaded(loaded, each, X)
     again = images("red", "7")
-    assert same(loaded.fit(*again).state(), each.fit(*again).state())
+    assert same_state(loaded.fit(*again).state(), each.fit(*again).state())
 
 
 def test_a_backbone_and_a_method_of_ones_own_are_given(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from densekd.training.learner import Learner, Settings
 from densekd.training.loop import Diverged
 
 import reference
-from support.colour_learner import Colours
 from support.datasets import dataset
+from support.tiny_learners import TinyBackbone
 
 SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
 ENGINE = Engine("cpu", precision="32")
@@ -40,7 +40,7 @@ def method(name: str, schedules: Schedules = COURSE, **options: Any) -> Method:
 def learner(how: Method, memory: ExemplarMemory | None = None, seed: int = 1) -> Learner:
     augment = Augment((0.014, 0.01, 0.0), (0.01, 0.01, 1.0), padding=1)
     memory = ExemplarMemory(Quota(per_class=2)) if memory is None else memory
-    return Learner(Colours(), how, memory, Settings(augment, seed, ENGINE))
+    return Learner(TinyBackbone(), how, memory, Settings(augment, seed, ENGINE))
 
 
 def learned(how: Method, tasks: int, memory: ExemplarMemory | None = None) -> Learner:
@@ -145,7 +145,7 @@ def test_a_task_that_diverges_is_not_learned(name: str, tmp_path: Path) -> None:
     assert torch.equal(each.logits(images), logits)
     each.save(tmp_path / "kept")
     # A saner rate goes on from there, with the same checkpoints.
-    parts = Colours(), method(name), ExemplarMemory(Quota(2)), each.settings
+    parts = TinyBackbone(), method(name), ExemplarMemory(Quota(2)), each.settings
     resumed = Learner.load(tmp_path / "kept", *parts)
     for task in SCENARIO[1:]:
         resumed.learn(task)
@@ -166,7 +166,7 @@ def test_two_learners_of_one_method_share_nothing() -> None:
 
 
 def test_the_backbone_that_was_given_is_not_trained() -> None:
-    backbone, untouched = Colours(), Colours()
+    backbone, untouched = TinyBackbone(), TinyBackbone()
     settings = learner(method("gkd")).settings
     each = Learner(backbone, method("gkd"), ExemplarMemory(Quota(2)), settings)
     each.learn(SCENARIO[0])
@@ -179,7 +179,7 @@ def test_the_backbone_that_was_given_is_not_trained() -> None:
 def test_a_learner_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
     each = learned(method(name), 2)
     each.save(tmp_path)
-    parts = Colours(), method(name), ExemplarMemory(Quota(2)), each.settings
+    parts = TinyBackbone(), method(name), ExemplarMemory(Quota(2)), each.settings
     restored = Learner.load(tmp_path, *parts)
     images = SCENARIO.dataset.test.images
     assert (restored.classes, restored.sizes) == (each.classes, each.sizes)
