@@ -9,9 +9,9 @@ from densekd.cli import output
 from densekd.cli.progress import Silent, Spoken
 from densekd.cli.run_progress import Bar
 from densekd.cli.signals import Interrupts
+from densekd.jobs.estimate import Estimate, PhaseWork
 from densekd.model.folder import Plan, TeachObserver
 from densekd.training.callbacks import TrainingProgress
-from densekd.training.estimate import Estimate, PhaseWork
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from densekd.cli.wording import subject_of
 from densekd.compression.config import CompressionConfig
 from densekd.config.schema import Config
 from densekd.data.scenario import Task
+from densekd.jobs.estimate import Estimate, TimeLeft
 from densekd.runs.record import StepRecord
 from densekd.runs.run import RunObserver
 from densekd.training.callbacks import TrainingProgress
-from densekd.training.estimate import Estimate, Left
 
 AnyConfig = Config | CompressionConfig
 
@@ -160,13 +160,13 @@ class RunScreen(RunLines):
         self.bar.details = self.farewell
 
 
-def _epoch(report: TrainingProgress, left: Left | None) -> str:
+def _epoch(report: TrainingProgress, left: TimeLeft | None) -> str:
     """Where a phase is, and when it will be over."""
     epoch = f"epoch {report.epoch + 1}/{report.epochs}"
     return epoch if left is None else f"{epoch}, {output.duration(left.phase)} left"
 
 
-def _rest(left: Left | None) -> list[str]:
+def _rest(left: TimeLeft | None) -> list[str]:
     """When the run will be over."""
     return [] if left is None else [f"the run takes {output.duration(left.run)} more"]
 

@@ -12,8 +12,8 @@ from densekd.cli.run_options import takes
 from densekd.cli.signals import Interrupts, typed
 
 if TYPE_CHECKING:
+    from densekd.jobs.local import LocalPool
     from densekd.sweeps.jobs import SweepPlan
-    from densekd.sweeps.local import LocalPool
     from densekd.sweeps.ray import RayPool
     from densekd.sweeps.record import SweepRecord
 
@@ -106,7 +106,7 @@ class SweepOptions:
 
     def start(self) -> "LocalPool | RayPool":
         """Where runs are computed."""
-        from densekd.sweeps.local import LocalPool, cores, threads_each
+        from densekd.jobs.local import LocalPool, cores, threads_each
         from densekd.sweeps.ray import RayPool
         from densekd.sweeps.work import work
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from densekd.cli import output
 from densekd.cli.progress import Bars, Silent, Spoken
 from densekd.cli.signals import Interrupts
+from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.runs.run import read_result
 from densekd.sweeps.jobs import SweepJob
-from densekd.sweeps.local import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.sweeps.record import SweepRecord
 from densekd.sweeps.sweep import SweepObserver
 
@@ -50,27 +50,27 @@ class SweepLines(Spoken, SweepObserver):
         # Of each job that went on in this call, the share that was done before it.
         self.before: dict[str, float] = {}
 
-    def began(self, job: SweepJob) -> None:
+    def job_started(self, job: SweepJob) -> None:
         """Say that a job begins."""
         self.running[job.label] = JobProgress("begins")
         self.say(f"{output.safe(job.label)}: begins")
 
-    def heard(self, job: SweepJob, news: JobEvent) -> None:
+    def job_event(self, job: SweepJob, event: JobEvent) -> None:
         """Say what is new; a warning only once, for many jobs may have it."""
         name = output.safe(job.label)
-        if isinstance(news, JobWarning):
-            if news.text not in self.warned:
-                self.say(f"Warning: {news.text} ({name})")
-            self.warned.add(news.text)
-        elif isinstance(news, JobProgress):
+        if isinstance(event, JobWarning):
+            if event.text not in self.warned:
+                self.say(f"Warning: {event.text} ({name})")
+            self.warned.add(event.text)
+        elif isinstance(event, JobProgress):
             if not self.before:  # workers take a while to start, but only once
                 self.since = time.monotonic()
-            self.before.setdefault(job.label, news.share)
-            self.running[job.label] = news
-            self.show(job, news)
+            self.before.setdefault(job.label, event.share or 0.0)
+            self.running[job.label] = event
+            self.show(job, event)
         else:
             self.running.pop(job.label, None)
-            self.say(f"{name}: {self.outcome(job, news)}")
+            self.say(f"{name}: {self.outcome(job, event)}")
 
     def show(self, job: SweepJob, progress: JobProgress) -> None:
         """Say how far all of it is, now and then."""
@@ -78,11 +78,11 @@ class SweepLines(Spoken, SweepObserver):
             doing = (f"{output.safe(label)} {p.doing}" for label, p in self.running.items())
             self.say(f"{', '.join(self.counts())}; {'; '.join(doing)}")
 
-    def outcome(self, job: SweepJob, news: JobDone | JobStopped | JobFailed) -> str:
+    def outcome(self, job: SweepJob, event: JobDone | JobStopped | JobFailed) -> str:
         """What became of a job."""
-        if isinstance(news, JobFailed):
-            return f"failed: {news.reason}"
-        if isinstance(news, JobStopped):
+        if isinstance(event, JobFailed):
+            return f"failed: {event.reason}"
+        if isinstance(event, JobStopped):
             return "stopped and saved"
         measure = self.record.sweep.experiment.measure
         value = (read_result(job.folder) or {}).get(measure)
@@ -99,7 +99,7 @@ class SweepLines(Spoken, SweepObserver):
 
     def left(self, states: Counter[str]) -> float | None:
         """Seconds until all is done, if all jobs take alike; None if that can't be told yet."""
-        now = {label: progress.share for label, progress in self.running.items()}
+        now = {label: progress.share or 0.0 for label, progress in self.running.items()}
         gained = sum(now.get(label, 1.0) - before for label, before in self.before.items())
         rest = states["waiting"] + sum(1 - share for share in now.values())
         elapsed = time.monotonic() - self.since
@@ -119,7 +119,7 @@ class SweepScreen(SweepLines):
         self.bars = drawn
         self.tasks: dict[str, bars.TaskID] = {}
 
-    def began(self, job: SweepJob) -> None:
+    def job_started(self, job: SweepJob) -> None:
         """Show a bar."""
         self.running[job.label] = JobProgress("begins")
         self.tasks[job.label] = self.bars.add_task(
@@ -127,10 +127,10 @@ class SweepScreen(SweepLines):
         )
         self.sum_up()
 
-    def heard(self, job: SweepJob, news: JobEvent) -> None:
+    def job_event(self, job: SweepJob, event: JobEvent) -> None:
         """Move the bar, or replace it by a line."""
-        super().heard(job, news)
-        if isinstance(news, JobDone | JobStopped | JobFailed):
+        super().job_event(job, event)
+        if isinstance(event, JobDone | JobStopped | JobFailed):
             self.bars.remove_task(self.tasks.pop(job.label))
         self.sum_up()
 

@@ -22,8 +22,8 @@ from densekd.config.schema import (
 from densekd.config.settings_tree import digest, given, merge, plain
 from densekd.data.memory import Quota
 from densekd.data.scenario import Task
+from densekd.jobs.estimate import PhaseWork, workload
 from densekd.methods.method import Method, Schedule
-from densekd.training.estimate import PhaseWork, workload
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from densekd.config.settings_tree import as_text, given, merge, over, plain, tom
 from densekd.data import sources
 from densekd.data.memory import Quota, Selection
 from densekd.data.scenario import Task
+from densekd.jobs.estimate import PhaseWork, workload
 from densekd.methods.afc import AfcOptions
 from densekd.methods.bic import BicOptions
 from densekd.methods.ccil import CcilOptions
@@ -37,7 +38,6 @@ from densekd.methods.paper import DenseOptions, Schedules
 from densekd.methods.podnet import PodnetOptions
 from densekd.methods.registry import HOSTS, make_method
 from densekd.methods.ucir import UcirOptions
-from densekd.training.estimate import PhaseWork, workload
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -1,4 +1,4 @@
-"""Folders that only one process at a time works on."""
+"""Locks on folders, so that one process at a time works in each."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -6,20 +6,21 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from densekd.jobs.events import Busy
 from densekd.training.callbacks import Stopped
 from densekd.training.engine import Engine
 
 
-class Busy(ValueError):
-    """Another process is working on what this one should."""
-
-
 @contextmanager
-def exclusive(folder: Path, engine: Engine) -> Iterator[None]:
-    """Refuse to work on a run that another process works on."""
+def exclusive(folder: Path, engine: Engine | None = None) -> Iterator[None]:
+    """Lock a folder.
+
+    Raises:
+        Busy: if another process works in it; on other ranks than the first, `Stopped`.
+    """
     lock = FileLock(folder / "lock")
-    if not _acquired(lock, engine, seconds=0):
-        if not engine.first:
+    if not _acquire(lock, engine, seconds=0):
+        if engine is not None and not engine.first:
             raise Stopped  # the first rank says why
         raise Busy(f"Another process is working on {folder}; wait for it, or stop it first.")
     try:
@@ -32,34 +33,34 @@ def exclusive(folder: Path, engine: Engine) -> Iterator[None]:
 def wait(
     folder: Path, engine: Engine, stop: Callable[[], bool], on_wait: Callable[[], None]
 ) -> Iterator[None]:
-    """Wait for another process that works on the same; all ranks wait for the first one.
+    """Lock a folder, after waiting for another process that works in it.
 
     Args:
-        folder: what only one process may work on.
+        folder: the folder to lock; the first rank locks it for all.
         engine: knows the ranks.
-        stop: whether to wait no longer.
+        stop: whether to give up waiting.
         on_wait: called once, if there is something to wait for.
 
     Raises:
-        Stopped: when asked to.
+        Stopped: when ``stop`` says so.
     """
-    lock, told = FileLock(folder / "lock"), False
-    while not _acquired(lock, engine, seconds=1 if told else 0):
+    lock, waiting = FileLock(folder / "lock"), False
+    while not _acquire(lock, engine, seconds=1 if waiting else 0):
         if engine.agreed(stop()):
             raise Stopped
-        if not told:
+        if not waiting:
             on_wait()
-        told = True
+        waiting = True
     try:
         yield
     finally:
         lock.release()
 
 
-def _acquired(lock: FileLock, engine: Engine, seconds: float) -> bool:
-    """Whether the first rank, for all, got a lock within a time; asked on all ranks at once."""
-    if engine.first:
+def _acquire(lock: FileLock, engine: Engine | None, seconds: float) -> bool:
+    """Let the first rank try to take a lock; tell all ranks whether it has."""
+    if engine is None or engine.first:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
         with suppress(Timeout):
             lock.acquire(timeout=seconds)
-    return engine.agreed(lock.is_locked)
+    return lock.is_locked if engine is None else engine.agreed(lock.is_locked)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from densekd.config.settings_tree import given
+from densekd.jobs.events import JobChannel, JobDone, JobEvent, JobFailed, JobStopped, Work, run_job
 from densekd.sweeps.jobs import SweepJob
-from densekd.sweeps.local import JobChannel, JobDone, JobEvent, JobFailed, JobStopped, Work, run_job
 
 # A job that loses its worker so many times more than this may be what kills it.
 _RETRIES = 3
@@ -73,15 +73,15 @@ class RayPool:
         ticket = str(job.folder)
         self._jobs[task.remote(self.work, job, (self._desk, ticket), place, self.threads)] = job
 
-    def news(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
+    def events(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
         """What there is to tell of each job, waiting for it no longer than ``seconds``."""
         if not self._jobs:
             return
         ended, _ = self._ray.wait(list(self._jobs), timeout=seconds)
         by_ticket = {str(job.folder): job for job in self._jobs.values()}
-        for ticket, news in self._ray.get(self._desk.take.remote()):
+        for ticket, event in self._ray.get(self._desk.take.remote()):
             if ticket in by_ticket:
-                yield by_ticket[ticket], news
+                yield by_ticket[ticket], event
         for result in ended:
             yield self._jobs.pop(result), self._outcome(result)
 
@@ -124,14 +124,14 @@ class _Place:
 
 
 class _Desk:
-    """An actor where jobs leave their news, and ask whether to stop."""
+    """An actor where jobs leave their event, and ask whether to stop."""
 
     def __init__(self) -> None:
         self._told: list[tuple[str, JobEvent]] = []
         self._stopping = False
 
-    def tell(self, ticket: str, news: JobEvent) -> None:
-        self._told.append((ticket, news))
+    def send(self, ticket: str, event: JobEvent) -> None:
+        self._told.append((ticket, event))
 
     def take(self) -> list[tuple[str, JobEvent]]:
         told, self._told = self._told, []
@@ -149,8 +149,8 @@ class _ToDesk(JobChannel):
         self.desk, self.ticket = desk, ticket
         self._asked, self._told = 0.0, False
 
-    def tell(self, news: JobEvent) -> None:
-        self.desk.tell.remote(self.ticket, news)
+    def send(self, event: JobEvent) -> None:
+        self.desk.send.remote(self.ticket, event)
 
     def stop(self) -> bool:
         # Across a network it takes longer to ask than to train on a batch.

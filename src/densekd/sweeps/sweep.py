@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from densekd.files import write_atomically
+from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.sweeps.jobs import SweepJob
-from densekd.sweeps.local import JobDone, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.sweeps.record import SweepRecord
 
 
@@ -29,19 +29,19 @@ class JobQueue:
                 self._training.add(job.shares)
         return job
 
-    def note(self, job: SweepJob, news: JobEvent) -> None:
+    def note(self, job: SweepJob, event: JobEvent) -> None:
         """Take notice of what became of a job."""
-        if isinstance(news, JobDone | JobStopped | JobFailed):
+        if isinstance(event, JobDone | JobStopped | JobFailed):
             self.running.remove(job)
-        done = isinstance(news, JobDone) or (isinstance(news, JobProgress) and news.shared)
+        done = isinstance(event, JobDone) or (isinstance(event, JobProgress) and event.shared)
         if done:
             self._trained.add(job.shares)
-        if done or isinstance(news, JobStopped | JobFailed):
+        if done or isinstance(event, JobStopped | JobFailed):
             self._training.discard(job.shares)
 
 
 class WorkerPool(Protocol):
-    """Where jobs are done; see `densekd.sweeps.local.LocalPool`."""
+    """Where jobs are done; see `densekd.jobs.local.LocalPool`."""
 
     @property
     def free(self) -> bool:
@@ -50,7 +50,7 @@ class WorkerPool(Protocol):
     def start(self, job: Any) -> None:
         """Begin a job."""
 
-    def news(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]:
+    def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]:
         """What there is to tell, waiting for it no longer than ``seconds``."""
 
     def stop(self) -> None:
@@ -60,11 +60,11 @@ class WorkerPool(Protocol):
 class SweepObserver:
     """Whom a sweep reports to; this one takes no notice."""
 
-    def began(self, job: SweepJob) -> None:
+    def job_started(self, job: SweepJob) -> None:
         """A job is being done."""
 
-    def heard(self, job: SweepJob, news: JobEvent) -> None:
-        """There is news of a job."""
+    def job_event(self, job: SweepJob, event: JobEvent) -> None:
+        """There is event of a job."""
 
     def stop(self) -> bool:
         """Asked several times a second: whether all jobs should save and leave."""
@@ -84,26 +84,26 @@ def carry_out(record: SweepRecord, pool: WorkerPool, observer: SweepObserver) ->
             pool.stop()
         while not stopping and pool.free and (job := order.next()):
             record.set(job, "running")
-            observer.began(job)
+            observer.job_started(job)
             pool.start(job)
-        for job, news in pool.news(0.2):
-            order.note(job, news)
-            _note(record, job, news, stopping)
-            observer.heard(job, news)
+        for job, event in pool.events(0.2):
+            order.note(job, event)
+            _note(record, job, event, stopping)
+            observer.job_event(job, event)
     record.write()
     return not stopping
 
 
-def _note(record: SweepRecord, job: SweepJob, news: JobEvent, stopping: bool) -> None:
-    if isinstance(news, JobDone):
+def _note(record: SweepRecord, job: SweepJob, event: JobEvent, stopping: bool) -> None:
+    if isinstance(event, JobDone):
         record.set(job, "finished")
-    elif isinstance(news, JobStopped) and stopping:
+    elif isinstance(event, JobStopped) and stopping:
         record.set(job, "waiting")
-    elif isinstance(news, JobStopped):
+    elif isinstance(event, JobStopped):
         record.set(job, "failed", "its process was asked to stop, and saved where it was.")
-    elif isinstance(news, JobFailed):
-        if news.trace:
+    elif isinstance(event, JobFailed):
+        if event.trace:
             write_atomically(
-                record.sweep.folder / "failures" / f"{job.folder.name}.txt", news.trace
+                record.sweep.folder / "failures" / f"{job.folder.name}.txt", event.trace
             )
-        record.set(job, "failed", news.reason)
+        record.set(job, "failed", event.reason)

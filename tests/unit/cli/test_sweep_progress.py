@@ -12,11 +12,11 @@ from rich.console import Console
 from densekd.cli import sweep_progress, sweep_tables
 from densekd.cli.signals import Interrupts
 from densekd.config.schema import resolve
+from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan, plan
-from densekd.sweeps.local import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.sweeps.record import SweepRecord
-from densekd.sweeps.work import Telling, finished
+from densekd.sweeps.work import JobReporter, finished
 from densekd.training.callbacks import TrainingProgress
 
 from support.tiny_learners import STEPS_OF_TWO
@@ -75,10 +75,10 @@ def test_what_becomes_of_each_run_is_a_line(tmp_path: Path) -> None:
         (first, JobDone()),
     ]
     for job in (first, second, third):
-        seen.lines.began(job)
+        seen.lines.job_started(job)
     finish(first, 0.6543, 60.0)
     for job, news in ends:
-        seen.lines.heard(job, news)
+        seen.lines.job_event(job, news)
     assert seen.text().splitlines() == [
         "gkd seed=1: begins",
         "gkd seed=2: begins",
@@ -98,12 +98,12 @@ def test_how_far_all_of_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     seen = Seen(sweep)
     job = sweep.jobs[1]
     seen.record.set(job, "running")
-    seen.lines.began(job)
+    seen.lines.job_started(job)
     # Half of it was done before, and another quarter in ten seconds: 2.25 runs are left.
-    seen.lines.heard(job, JobProgress("task 3/6", 0.5))
+    seen.lines.job_event(job, JobProgress("task 3/6", 0.5))
     assert seen.lines.counts() == ["1 of 4 finished", "1 running", "2 waiting"]
     now = 110.0
-    seen.lines.heard(job, JobProgress("task 4/6, epoch 1/2", 0.75))
+    seen.lines.job_event(job, JobProgress("task 4/6, epoch 1/2", 0.75))
     assert seen.lines.counts()[-1] == "about 1 min 30 s left"
     said = "1 of 4 finished, 1 running, 2 waiting, about 1 min 30 s left"
     assert seen.text().splitlines()[-1] == f"{said}; gkd seed=2 task 4/6, epoch 1/2"
@@ -159,7 +159,7 @@ class Kept:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def tell(self, news: JobEvent) -> None:
+    def send(self, news: JobEvent) -> None:
         self.told.append(news)
 
     def stop(self) -> bool:
@@ -169,7 +169,7 @@ class Kept:
 def test_a_run_tells_how_much_of_it_is_done() -> None:
     training = {"base": {"epochs": 4}, "increment": {"epochs": 2}}
     line = Kept()
-    telling = Telling(resolve({"training": training}), line)
+    telling = JobReporter(resolve({"training": training}), line)
     telling.loading(1, 2)
     # 24 images in the base, and twice 12 with as many exemplars: 96, 48 and 48 to go through.
     telling.started(Path("runs"), STEPS_OF_TWO, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from densekd.sweeps.local import JobChannel, JobDone, JobProgress
+from densekd.jobs.events import JobChannel, JobDone, JobProgress
 from densekd.sweeps.ray import RayPool, _Desk, _Place
 
 
@@ -24,8 +24,8 @@ def test_without_ray_one_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_desk_gives_each_news_once_and_in_order() -> None:
     desk = _Desk()
-    desk.tell("a", JobProgress("begins"))
-    desk.tell("b", JobDone())
+    desk.send("a", JobProgress("begins"))
+    desk.send("b", JobDone())
     assert desk.take() == [("a", JobProgress("begins")), ("b", JobDone())]
     assert desk.take() == []
     assert not desk.stopping()

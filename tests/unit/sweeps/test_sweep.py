@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from densekd.config.schema import resolve
-from densekd.runs.run import run_folder
-from densekd.sweeps.experiment_file import Experiment, label
-from densekd.sweeps.jobs import SweepJob, SweepPlan, plan, scaled
-from densekd.sweeps.local import (
+from densekd.jobs.events import (
     JobChannel,
     JobDone,
     JobEvent,
@@ -19,6 +16,9 @@ from densekd.sweeps.local import (
     JobStopped,
     run_job,
 )
+from densekd.runs.run import run_folder
+from densekd.sweeps.experiment_file import Experiment, label
+from densekd.sweeps.jobs import SweepJob, SweepPlan, plan, scaled
 from densekd.sweeps.record import SweepRecord, opened
 from densekd.sweeps.sweep import JobQueue, SweepObserver, carry_out
 from densekd.training.callbacks import Stopped
@@ -165,7 +165,7 @@ def test_one_run_of_each_base_comes_first(tmp_path: Path) -> None:
 
 
 class Inline:
-    """Does one job at a time, here, when news are asked for."""
+    """Does one job at a time, here, when event are asked for."""
 
     free: bool = True
 
@@ -178,7 +178,7 @@ class Inline:
         self.started.append(job)
         self.free = False
 
-    def news(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
+    def events(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
         if self.free:
             return
         told: list[JobEvent] = []
@@ -188,7 +188,7 @@ class Inline:
             yield self.started[-1], each
 
     def work(self, job: SweepJob, line: JobChannel) -> None:
-        line.tell(JobProgress("task 1/2", 0.5, shared=True))
+        line.send(JobProgress("task 1/2", 0.5, shared=True))
         outcome = self.outcomes.get(job.point["method.name"])
         if outcome is not None:
             raise outcome
@@ -202,8 +202,8 @@ class Told:
     def __init__(self, told: list[JobEvent], pool: Inline) -> None:
         self.told, self.pool = told, pool
 
-    def tell(self, news: JobEvent) -> None:
-        self.told.append(news)
+    def send(self, event: JobEvent) -> None:
+        self.told.append(event)
 
     def stop(self) -> bool:
         return self.pool.stopped
@@ -256,12 +256,12 @@ class Impatient(SweepObserver):
         self.jobs = 0
         self.ends: list[JobEvent] = []
 
-    def began(self, job: SweepJob) -> None:
+    def job_started(self, job: SweepJob) -> None:
         self.jobs += 1
 
-    def heard(self, job: SweepJob, news: JobEvent) -> None:
-        if not isinstance(news, JobProgress):
-            self.ends.append(news)
+    def job_event(self, job: SweepJob, event: JobEvent) -> None:
+        if not isinstance(event, JobProgress):
+            self.ends.append(event)
 
     def stop(self) -> bool:
         return self.jobs == 2

@@ -2,11 +2,11 @@ import pytest
 
 from densekd.data.memory import Quota
 from densekd.data.scenario import Scenario
+from densekd.jobs.estimate import Estimate, TimeLeft, workload
 from densekd.methods.method import Schedule
 from densekd.methods.paper import DenseOptions, Schedules
 from densekd.methods.registry import make_method
 from densekd.training.callbacks import TrainingProgress
-from densekd.training.estimate import Estimate, Left, workload
 
 from support import datasets
 
@@ -37,7 +37,7 @@ def test_the_time_left_follows_from_the_speed_since_the_first_report() -> None:
     method = make_method("rdkd", DenseOptions(), COURSE)
     estimate = Estimate(workload(method, TASKS, QUOTA), clock=lambda: now)
 
-    def left(task: int, epoch: int, batch: int) -> Left | None:
+    def left(task: int, epoch: int, batch: int) -> TimeLeft | None:
         epochs = 4 if task else 10
         return estimate.left(TrainingProgress(task, "train", epoch, epochs, batch, 2, 0.1, 1.0, {}))
 
@@ -54,3 +54,14 @@ def test_the_time_left_follows_from_the_speed_since_the_first_report() -> None:
     left(2, 0, 0)
     now = 208.0
     assert left(2, 2, 0) == pytest.approx((1.0, 1.0))
+
+
+def test_the_share_that_is_done_counts_images() -> None:
+    method = make_method("rdkd", DenseOptions(), COURSE)
+    estimate = Estimate(workload(method, TASKS, QUOTA))
+    total = 360 + 96 + 96
+    assert [estimate.share_before(n) * total for n in range(4)] == pytest.approx(
+        [0, 360, 456, total]
+    )
+    half = TrainingProgress(1, "train", 1, 4, 3, 3, 0.1, 1.0, {})
+    assert estimate.share(half) * total == pytest.approx(360 + 48)

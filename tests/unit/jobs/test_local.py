@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from densekd.runs.locks import Busy
-from densekd.sweeps import local
-from densekd.sweeps.local import (
+from densekd.jobs import local
+from densekd.jobs.events import (
+    Busy,
     JobChannel,
     JobDone,
     JobEvent,
@@ -20,18 +22,16 @@ from densekd.sweeps.local import (
     JobProgress,
     JobStopped,
     JobWarning,
-    LocalPool,
-    cores,
-    threads_each,
 )
+from densekd.jobs.local import BackgroundJob, LocalPool, cores, threads_each
 from densekd.training.callbacks import Stopped
 
 
-def work(job: str, line: JobChannel) -> None:
+def work(job: str, line: JobChannel) -> int | None:
     """What a job asks for, as a name and a value."""
     name, _, value = job.partition(" ")
     if name == "tell":
-        line.tell(JobProgress(f"{os.getpid()} {torch.get_num_threads()}", 0.5))
+        line.send(JobProgress(f"{os.getpid()} {torch.get_num_threads()}", 0.5))
     elif name == "warn":
         logging.getLogger("densekd.some.module").warning("There are %s.", value)
     elif name == "die":
@@ -39,12 +39,15 @@ def work(job: str, line: JobChannel) -> None:
     elif name == "leave":
         os._exit(int(value))
     elif name == "wait":
-        line.tell(JobProgress("waiting"))
+        line.send(JobProgress("waiting"))
         while not line.stop():
             time.sleep(0.01)
         raise Stopped
+    elif name == "return":
+        return int(value)
     else:
         fail(name, value)
+    return None
 
 
 def fail(name: str, value: str) -> None:
@@ -73,9 +76,9 @@ def told(pool: LocalPool, *jobs: str) -> dict[str, list[JobEvent]]:
         while waiting and pool.free:
             pool.start(waiting.pop(0))
             running += 1
-        for job, news in pool.news(5):
-            found[job].append(news)
-            running -= isinstance(news, JobDone | JobStopped | JobFailed)
+        for job, event in pool.events(5):
+            found[job].append(event)
+            running -= isinstance(event, JobDone | JobStopped | JobFailed)
     return found
 
 
@@ -121,7 +124,7 @@ def test_all_stop_when_asked_to(pool: LocalPool) -> None:
         pool.start(job)
     heard: list[JobEvent] = []
     while len(heard) < 4:
-        heard += [news for _, news in pool.news(5)]
+        heard += [event for _, event in pool.events(5)]
         if heard.count(JobProgress("waiting")) == 2 and len(heard) == 2:
             assert not pool.free
             pool.stop()
@@ -131,21 +134,59 @@ def test_all_stop_when_asked_to(pool: LocalPool) -> None:
 
 def test_a_process_that_is_told_to_end_saves_and_another_takes_its_place(pool: LocalPool) -> None:
     pool.start("wait")
-    heard = [news for _, news in pool.news(60)]
+    heard = [event for _, event in pool.events(60)]
     assert heard == [JobProgress("waiting")]
     (worker,) = pool._busy
     worker.process.terminate()
-    assert [news for _, news in pool.news(60)] == [JobStopped()]
+    assert [event for _, event in pool.events(60)] == [JobStopped()]
     assert told(pool, "tell")["tell"][-1] == JobDone()
 
 
 def test_closing_ends_what_is_going_on() -> None:
     pool = LocalPool(work, 1, 1)
     pool.start("wait")
-    assert [news for _, news in pool.news(60)] == [JobProgress("waiting")]
+    assert [event for _, event in pool.events(60)] == [JobProgress("waiting")]
     (worker,) = pool._busy
     pool.close()
     assert worker.process.exitcode == -signal.SIGKILL
+
+
+def test_a_background_job_gives_its_events_and_its_result() -> None:
+    events: list[JobEvent] = []
+    job = BackgroundJob(work, "return 7", events.append)
+    job.wait()
+    assert not job.running
+    assert events == [JobDone(7)]
+
+
+def test_a_background_job_stops_when_asked_and_its_death_is_an_event() -> None:
+    for end in ("stop", "kill"):
+        events: list[JobEvent] = []
+        job = BackgroundJob(work, "wait", events.append)
+        while not events:
+            job.wait(0.01)
+        assert job.running
+        if end == "stop":
+            job.stop()
+        else:
+            os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        assert events[0] == JobProgress("waiting")
+        assert isinstance(events[1], JobStopped if end == "stop" else JobFailed)
+        assert len(events) == 2
+
+
+def test_a_background_job_dies_with_its_process(tmp_path: Path) -> None:
+    program = (
+        "import test_local as t\n"
+        "job = t.BackgroundJob(t.work, 'wait', lambda event: None)\n"
+        "print(job.pid)\n"
+    )
+    command = [sys.executable, "-c", program]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert not Path(f"/proc/{int(ended.stdout)}").exists()
 
 
 def test_threads_are_shared_out_unless_someone_says_how_many(

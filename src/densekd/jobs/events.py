@@ -1,0 +1,102 @@
+"""What a job reports while it runs, and how it ends."""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from densekd.training.callbacks import Stopped, warnings_to
+
+_RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How far a job is.
+
+    Args:
+        doing: what it is doing, in words.
+        share: how much of the whole job is done, from 0 to 1; None if unknown.
+        left: estimated seconds until it ends, or None.
+        shared: True once the part that other jobs wait for, such as a base, is done.
+    """
+
+    doing: str
+    share: float | None = 0.0
+    left: float | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class JobWarning:
+    """A warning logged by a job that goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class JobDone:
+    """A job finished; ``result`` is what its function returned."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class JobStopped:
+    """A job saved its state and stopped because it was asked to."""
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """A job failed.
+
+    Args:
+        reason: one sentence for the user.
+        trace: the traceback of an unexpected error, else empty.
+    """
+
+    reason: str
+    trace: str = ""
+
+
+JobEnd = JobDone | JobStopped | JobFailed
+JobEvent = JobProgress | JobWarning | JobEnd
+
+
+class JobChannel(Protocol):
+    """Connects a running job with the process that started it."""
+
+    def send(self, event: JobEvent) -> None:
+        """Report an event."""
+
+    def stop(self) -> bool:
+        """Whether the job should save its state and stop."""
+
+
+Work = Callable[[Any, JobChannel], Any]
+
+
+class Busy(ValueError):
+    """Another process is working in the same folder."""
+
+
+def run_job(work: Work, job: Any, channel: JobChannel) -> JobEnd:
+    """Run a job in this process and return how it ended; raises nothing.
+
+    While another process holds the job's folder, wait: it may finish the job, or be killed.
+    """
+    with warnings_to(lambda text: channel.send(JobWarning(text))):
+        while not channel.stop():
+            try:
+                return JobDone(work(job, channel))
+            except Stopped:
+                return JobStopped()
+            except Busy:
+                channel.send(JobProgress("waiting for another process that works on it"))
+            except (ValueError, OSError) as error:
+                return JobFailed(str(error))
+            except Exception as error:
+                return JobFailed(f"{type(error).__name__}: {error}", traceback.format_exc())
+            time.sleep(_RETRY_SECONDS)
+    return JobStopped()
