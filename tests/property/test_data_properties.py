@@ -10,8 +10,7 @@ from densekd.data.augment import Augment
 from densekd.data.batches import Batches, RankShare
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota, Selection
-from densekd.data.order import seeded_order
-from densekd.data.scenario import Scenario, task_sizes
+from densekd.data.scenario import Scenario, seeded_order, task_sizes
 from densekd.seeds import Seeds
 
 from support.datasets import dataset

@@ -41,13 +41,13 @@ def list_sources(data_dir: DataDir = None) -> None:
 
     where = sources.data_dir(data_dir)
     hub = importlib.util.find_spec("datasets") is not None
-    here = {"digits": "yes", "hub:NAME": "fetched when used" if hub else "needs densekd[hub]"}
+    here = {"digits": "yes", "hub": "fetched when used" if hub else "needs densekd[hub]"}
     for name in cifar.OFFICIAL:
         place = cifar.find_cifar(name, where)
         here[name] = "no" if place is None else f"yes: {place.name}"
     table = output.table("source", "what it is", "here")
-    for source, description in sources.SOURCES.items():
-        table.add_row(source, description, here.get(source, "you say where"))
+    for kind, source in sources.SOURCES.items():
+        table.add_row(source.usage, source.summary, here.get(kind, "you say where"))
     output.console().print(table)
     typer.echo(
         f"CIFAR is looked for in {output.safe(where)}; `densekd data get cifar100` downloads it "
@@ -150,12 +150,13 @@ def _check_cifar(name: "Name", where: Path) -> None:
 
 
 def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
-    from densekd.data import find, folder, sources
+    from densekd.data import folder, imagenet
 
     if kind == "folder":
-        found = find.find_images(path)
+        found = folder.find_images(path)
     else:
-        found = folder.find_imagenet(path, sources.imagenet_classes(kind, path, classes_file))
+        classes = imagenet.imagenet_classes(kind, path, classes_file)
+        found = imagenet.find_imagenet(path, classes)
     with output.progress(f"Reading {output.safe(path)}", "images") as on_progress:
         report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})

@@ -1,4 +1,4 @@
-"""What a source gives: images, labels and class names, for training and for testing."""
+"""Data sets: images, labels and class names, for training and for testing."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Channels = tuple[float, float, float]
-# Called with what is done and what there is in all: files, images or bytes.
+# Called with the count so far and the total, of files, images or bytes.
 OnProgress = Callable[[int, int], None]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -19,13 +19,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class PixelImages:
-    """Images in memory.
+    """Images in memory."""
 
-    Args:
-        pixels: uint8 ``[n, 3, H, W]``.
-    """
-
-    pixels: Tensor
+    pixels: Tensor  # uint8 [n, 3, H, W]
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
@@ -38,35 +34,30 @@ class PixelImages:
         return len(self.pixels)
 
     def take(self, index: Tensor) -> "PixelImages":
-        """The images at ``index``, copied."""
+        """Return the images at ``index``, copied."""
         return PixelImages(self.pixels[index])
 
     def state(self) -> dict[str, Tensor]:
-        """The pixels."""
+        """Return the tensors that `images_from_state` restores the images from."""
         return {"pixels": self.pixels}
 
 
 @dataclass(frozen=True)
 class FileImages:
-    """Images that are decoded when they are needed.
+    """Image files that are decoded when they are needed."""
 
-    Args:
-        files: for each image the path of its file, or the file's content.
-        size: the height and width that an image is brought to.
-    """
-
-    files: tuple[Path | bytes, ...]
-    size: int
+    files: tuple[Path | bytes, ...]  # paths, or the files' contents
+    size: int  # the height and width that images are brought to
 
     def __len__(self) -> int:
         return len(self.files)
 
     def take(self, index: Tensor) -> "FileImages":
-        """The images at ``index``."""
+        """Return the images at ``index``."""
         return FileImages(tuple(self.files[i] for i in index.tolist()), self.size)
 
     def state(self) -> dict[str, Tensor]:
-        """The content of all files, one after the other, and their lengths."""
+        """Return the content of all files, one after the other, with their lengths."""
         contents = [f if isinstance(f, bytes) else f.read_bytes() for f in self.files]
         return {
             "bytes": torch.from_numpy(np.frombuffer(b"".join(contents), np.uint8).copy()),
@@ -79,7 +70,7 @@ Images = PixelImages | FileImages
 
 
 def join_images(parts: Sequence[Images]) -> Images:
-    """The images of all ``parts``, one part after the other."""
+    """Join the images of all ``parts`` in that order; raise if they differ in kind or size."""
     pixels = [part.pixels for part in parts if isinstance(part, PixelImages)]
     files = [part for part in parts if isinstance(part, FileImages)]
     shapes = {part.shape[1:] for part in pixels} | {(part.size,) for part in files}
@@ -91,7 +82,7 @@ def join_images(parts: Sequence[Images]) -> Images:
 
 
 def images_from_state(state: Mapping[str, Tensor]) -> Images:
-    """The images whose ``state()`` this was."""
+    """Restore images from what their ``state()`` returned."""
     if "pixels" in state:
         return PixelImages(state["pixels"])
     content = state["bytes"].numpy().tobytes()
@@ -102,15 +93,10 @@ def images_from_state(state: Mapping[str, Tensor]) -> Images:
 
 @dataclass(frozen=True)
 class Split:
-    """Images with their labels.
-
-    Args:
-        images: n images.
-        labels: int64 ``[n]``.
-    """
+    """Images with their labels."""
 
     images: Images
-    labels: Tensor
+    labels: Tensor  # int64 [n]
 
     def __post_init__(self) -> None:
         if self.labels.shape != (len(self.images),):
@@ -122,50 +108,41 @@ class Split:
         return len(self.images)
 
     def take(self, index: Tensor) -> "Split":
-        """The images and labels at ``index``."""
+        """Return the images and labels at ``index``."""
         return Split(self.images.take(index), self.labels[index])
 
 
 def join_splits(parts: Sequence[Split]) -> Split:
-    """All ``parts`` as one split: what is new and the exemplars, for the stream ``merged``."""
+    """Join the images and labels of all ``parts`` in that order."""
     labels = torch.cat([part.labels for part in parts])
     return Split(join_images([part.images for part in parts]), labels)
 
 
 def fingerprint(split: Split) -> str:
-    """What tells whether images and labels are the same: pixels, or names and sizes of files.
+    """Hash the labels with the pixels, or with the files' names and sizes.
 
-    A folder's files can change while its name stays.
+    It tells whether a folder's files have changed.
     """
-    known = hashlib.sha256(split.labels.numpy().tobytes())
+    digest = hashlib.sha256(split.labels.numpy().tobytes())
     if isinstance(split.images, PixelImages):
-        known.update(split.images.pixels.contiguous().numpy().tobytes())
-        return known.hexdigest()
+        digest.update(split.images.pixels.contiguous().numpy().tobytes())
+        return digest.hexdigest()
     for file in split.images.files:
-        known.update(
+        digest.update(
             file if isinstance(file, bytes) else f"{file.name} {file.stat().st_size} ".encode()
         )
-    return known.hexdigest()
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A classification data set.
+    """A classification data set."""
 
-    Args:
-        name: how it was asked for, such as ``cifar100``.
-        classes: the classes' names; a label is an index into them.
-        train: what may be learned from.
-        test: what is only evaluated on.
-        mean: of each channel, pixels counting from 0 to 1.
-        std: of each channel.
-    """
-
-    name: str
-    classes: tuple[str, ...]
+    name: str  # the source it was loaded from, such as cifar100
+    classes: tuple[str, ...]  # their names; a label is an index into them
     train: Split
     test: Split
-    mean: Channels
+    mean: Channels  # of pixels from 0 to 1
     std: Channels
 
     def __post_init__(self) -> None:
@@ -182,9 +159,9 @@ class Dataset:
 
 
 def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of each channel of uint8 ``[n, 3, H, W]``, from 0 to 1.
+    """Return each channel's mean and standard deviation of uint8 ``[n, 3, H, W]``, from 0 to 1.
 
-    A channel that is the same everywhere has a deviation of 1, so that one can divide by it.
+    A constant channel gets a deviation of 1, so that dividing by it is safe.
     """
     counts = torch.stack([torch.bincount(pixels[:, c].flatten(), minlength=256) for c in range(3)])
     shares = counts.double() / counts.sum(1, keepdim=True)

@@ -36,7 +36,7 @@ def load_digits() -> Dataset:
     return _dataset("digits", names, (_pixels(train_x), train_y), (_pixels(test_x), test_y))
 
 
-def load_npz(path: Path) -> Dataset:
+def load_npz(path: str | Path) -> Dataset:
     """A data set from a ``.npz`` file; a pickle in it is refused.
 
     Args:
@@ -44,6 +44,7 @@ def load_npz(path: Path) -> Dataset:
             ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3, y is ``[n]`` and
             counts the classes from 0. ``names``, if there, has a text for each class.
     """
+    path = Path(path).expanduser()
     arrays = _read(path)
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_x"], arrays[f"{part}_y"]

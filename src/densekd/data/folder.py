@@ -1,14 +1,18 @@
-"""Image files in class sub-folders to a data set."""
+"""Data sets from class folders: find the image files, check them and load them.
+
+Hidden files are ignored. Everything else that is left out is reported with a reason. Only class
+folders are entered, so links can't lead in circles.
+"""
 
 import functools
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from densekd.data.dataset import (
@@ -21,39 +25,59 @@ from densekd.data.dataset import (
     PixelImages,
     Split,
 )
-from densekd.data.decode import decode_all, in_threads, why_unreadable
-from densekd.data.find import (
-    TRAIN,
-    WHOLE,
-    Classes,
-    FoundImages,
-    LeftOut,
-    find_divided,
-    find_images,
-    list_folder,
-    warn_of,
-)
+from densekd.data.decode import decode_all, image_endings, in_threads, why_unreadable
 from densekd.data.stratify import held_out
+
+ClassFiles = dict[str, list[Path]]
+LeftOut = tuple[Path, str]  # a path and why it is left out
+
+TRAIN = "train"
+WHOLE = "all"  # the only part of a folder that isn't divided into train and val or test
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class FolderReport:
-    """What is left of a folder's images once every file has been decoded.
+class ImageItem(NamedTuple):
+    """An image file, its class and the part of the folder it is in."""
 
-    Args:
-        images: for ``train`` and ``val`` or ``test``, else for ``all``, the number of readable
-            images of each class.
-        unreadable: what can't be read, with the reason.
-    """
+    file: Path
+    label: str
+    part: str
 
-    images: dict[str, dict[str, int]]
+
+class FoundImages(NamedTuple):
+    """The files of a folder that look like images by their names; none has been opened."""
+
+    parts: dict[str, ClassFiles]  # by ``train`` and ``val`` or ``test``, or only ``all``
+    left_out: list[LeftOut]
+
+    def items(self) -> list[ImageItem]:
+        """All files, part by part and class by class."""
+        return [
+            ImageItem(file, label, part)
+            for part, classes in self.parts.items()
+            for label, files in classes.items()
+            for file in files
+        ]
+
+
+class FolderReport(NamedTuple):
+    """What is left of a folder's images once every file has been decoded."""
+
+    images: dict[str, dict[str, int]]  # by part and class, the number of readable images
     unreadable: list[LeftOut]
 
 
+class FolderListing(NamedTuple):
+    """The entries of a folder without the hidden ones, sorted by name."""
+
+    folders: dict[str, Path]
+    files: list[Path]
+    others: list[LeftOut]
+
+
 def load_folder(
-    path: Path,
+    path: str | Path,
     *,
     image_size: int = 224,
     test_fraction: float = 0.2,
@@ -61,109 +85,110 @@ def load_folder(
     memory_bytes: int = 1 << 30,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """A data set from class sub-folders of images.
+    """Load a data set from class folders of images.
 
     Args:
-        path: has ``train`` and ``val`` (or ``test``) with a sub-folder for each class, or has
-            these sub-folders itself.
-        image_size: the height and width that images are brought to.
-        test_fraction: of each class, what is kept for testing if the folder isn't divided; a
-            class of several images has at least one on either side.
-        seed: draws the test images, class by class, so that a new class moves no other's.
-        memory_bytes: images that take no more than this are decoded now and kept in memory.
-        on_progress: called with the number of files read so far, and of all.
+        path: a folder of class folders, or one with ``train`` and ``val`` (or ``test``), each with
+            class folders.
+        image_size: height and width that images are brought to.
+        test_fraction: share of each class to test on if the folder isn't divided. A class of
+            several images has at least one in either split.
+        seed: draws the test images. Each class is drawn by itself, so adding a class changes no
+            other class's test images.
+        memory_bytes: decode all images now and keep them in memory if they need no more than this.
+        on_progress: called with the number of files read and their total.
     """
+    path = Path(path).expanduser()
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction must be from 0 to below 1, not {test_fraction}.")
     found = find_images(path)
-    images, items = _read(found, image_size, memory_bytes, on_progress, look=True)
+    images, items = read_images(found, image_size, memory_bytes, on_progress)
     if WHOLE in found.parts:
         tested = held_out([item.label for item in items], test_fraction, seed).tolist()
         items = [
             item._replace(part="test" if test else TRAIN)
             for item, test in zip(items, tested, strict=True)
         ]
-    return _dataset("folder", path, images, items)
+    return folder_dataset("folder", path, images, items)
 
 
-def load_imagenet(
-    path: Path,
-    *,
-    image_size: int = 224,
-    classes: Sequence[str] | None = None,
-    memory_bytes: int = 1 << 30,
-    on_progress: OnProgress | None = None,
-) -> Dataset:
-    """ImageNet, or any folder laid out like it; files are not looked into unless they are few.
-
-    Args:
-        path: has ``train`` and ``val`` with a sub-folder for each WordNet id.
-        image_size: the height and width that images are brought to.
-        classes: the ids to take; all if not given.
-        memory_bytes: images that take no more than this are decoded now and kept in memory.
-        on_progress: called with the number of files read so far, and of all.
-    """
-    found = find_imagenet(path, classes)
-    images, items = _read(found, image_size, memory_bytes, on_progress, look=False)
-    return _dataset("imagenet", path, images, items)
-
-
-def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> FoundImages:
-    """The files of an ImageNet, of all classes or of some; see `load_imagenet`."""
+def find_images(path: Path) -> FoundImages:
+    """Find the image files in ``path/CLASS``, or in ``path/train/CLASS`` and ``path/val/CLASS``."""
     top = list_folder(path)
-    for part in (TRAIN, "val"):
-        if part not in top.folders:
-            raise ValueError(
-                f"{path} has no folder {part!r}: ImageNet is expected as train/<WordNet id>/ and "
-                "val/<WordNet id>/."
-            )
-    found = find_divided(top, "val", classes)
-    if classes is not None:
-        _check_wanted(path / TRAIN, classes, found.parts[TRAIN])
-    return found
+    test = next((part for part in ("val", "test") if part in top.folders), None)
+    if TRAIN in top.folders and test is not None:
+        return find_divided(top, test)
+    classes, left_out = find_classes(path)
+    _check_names(classes)
+    return FoundImages({WHOLE: classes}, left_out)
 
 
-def imagenet100_classes(wnids: Sequence[str]) -> list[str]:
-    """The 100 classes of ImageNet-100, drawn from the sorted ids with legacy NumPy seed 1993."""
-    if len(wnids) < 100:
+def find_divided(top: FolderListing, test: str, only: Collection[str] | None = None) -> FoundImages:
+    """Find the files of a folder divided into ``train`` and ``test``, of ``only`` some classes."""
+    left_out = _outside(top)
+    for name, folder in top.folders.items():
+        if name not in (TRAIN, test):
+            left_out.append((folder, f"only {TRAIN} and {test} are used"))
+    parts: dict[str, ClassFiles] = {}
+    for part in (TRAIN, test):
+        parts[part], others = find_classes(top.folders[part], only)
+        left_out += others
+    _check_names([*parts[TRAIN], *parts[test]])
+    return FoundImages(parts, left_out)
+
+
+def find_classes(
+    path: Path, only: Collection[str] | None = None
+) -> tuple[ClassFiles, list[LeftOut]]:
+    """Find the image files of each class folder in ``path``, or of ``only`` some of them."""
+    top = _list_classes(path)
+    left_out = _outside(top)
+    classes: ClassFiles = {}
+    for name, folder in top.folders.items():
+        if only is None or name in only:
+            classes[name], others = _find_in_class(folder)
+            left_out += others
+    return classes, left_out
+
+
+def class_names(path: Path) -> list[str]:
+    """Return the names of the class folders in ``path``, sorted, with or without images."""
+    return sorted(_list_classes(path).folders)
+
+
+def list_folder(path: Path) -> FolderListing:
+    """List a folder that the user named; raise a `ValueError` if that is impossible."""
+    try:
+        return _list(path)
+    except FileNotFoundError as error:
+        raise ValueError(f"There is no folder {path}; check its name.") from error
+    except NotADirectoryError as error:
         raise ValueError(
-            f"ImageNet-100 is drawn from ImageNet's 1000 classes, but there are {len(wnids)}; "
-            "take them all with imagenet:PATH."
-        )
-    if len(wnids) not in (100, 1000):
-        logger.warning(
-            "ImageNet-100 is drawn from %d classes instead of 1000, so it isn't the usual one.",
-            len(wnids),
-        )
-    drawn = np.random.RandomState(1993).choice(sorted(wnids), 100, replace=False)
-    return sorted(str(wnid) for wnid in drawn)
+            f"{path} is a file; give a folder with one sub-folder of images per class."
+        ) from error
+    except OSError as error:
+        raise ValueError(f"The folder {path} can't be read: {error.strerror}.") from error
 
 
 def check_images(found: FoundImages, on_progress: OnProgress | None = None) -> FolderReport:
-    """Decode every image that was found, to tell those that can't be.
-
-    Args:
-        found: by `find_images` or `find_imagenet`.
-        on_progress: called with the number of files read so far, and of all.
-    """
-    images = {part: dict.fromkeys(classes, 0) for part, classes in found.parts.items()}
-    unreadable: list[LeftOut] = []
-    items = _items(found)
+    """Decode every image that was found, and report those that can't be read."""
+    report = FolderReport({part: dict.fromkeys(own, 0) for part, own in found.parts.items()}, [])
+    items = found.items()
     reasons = in_threads(why_unreadable, [item.file for item in items], on_progress)
     for item, reason in zip(items, reasons, strict=True):
         if reason is None:
-            images[item.part][item.label] += 1
+            report.images[item.part][item.label] += 1
         else:
-            unreadable.append((item.file, reason))
-    return FolderReport(images, unreadable)
+            report.unreadable.append((item.file, reason))
+    return report
 
 
 def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise unless there is something to learn from, and of every class that is tested.
+    """Raise unless there are images, and training images of every class that is tested.
 
     Args:
-        path: where the images are.
-        images: for each part, the number of images of each class.
+        path: the folder, for the message.
+        images: the number of images by part and class.
     """
     learned = _with_images(part for name, part in images.items() if name in (TRAIN, WHOLE))
     tested = _with_images(part for name, part in images.items() if name not in (TRAIN, WHOLE))
@@ -179,68 +204,49 @@ def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
         )
 
 
-def _with_images(parts: Iterable[Mapping[str, int]]) -> set[str]:
-    return {name for part in parts for name, count in part.items() if count}
+def read_images(
+    found: FoundImages,
+    size: int,
+    memory_bytes: int,
+    on_progress: OnProgress | None,
+    *,
+    check_files: bool = True,
+) -> tuple[Images, list[ImageItem]]:
+    """Decode the images if they fit into memory; otherwise leave them in their files.
 
+    Unreadable files are dropped with a warning. ``check_files`` opens also those that are left in
+    their files, to find the unreadable ones.
 
-class _Item(NamedTuple):
-    file: Path
-    label: str
-    part: str
-
-
-def _check_wanted(train: Path, wanted: Sequence[str], classes: Classes) -> None:
-    missing = [name for name in wanted if not classes.get(name)]
-    if missing:
-        raise ValueError(
-            f"{train} has no images of the class {missing[0]!r}, and in all lacks {len(missing)} "
-            f"of the {len(wanted)} classes asked for."
-        )
-
-
-def _items(found: FoundImages) -> list[_Item]:
-    return [
-        _Item(file, label, part)
-        for part, classes in found.parts.items()
-        for label, files in classes.items()
-        for file in files
-    ]
-
-
-def _read(
-    found: FoundImages, size: int, memory_bytes: int, on_progress: OnProgress | None, *, look: bool
-) -> tuple[Images, list[_Item]]:
-    """The images, in memory if they fit, and what each is; ``look`` into files that stay files."""
+    Returns:
+        The images and, for each, its item.
+    """
     if size < 1:
         raise ValueError(f"image_size must be at least 1, not {size}.")
-    warn_of(found.left_out)
-    items = _items(found)
+    warn_left_out(found.left_out)
+    items = found.items()
     files = [item.file for item in items]
     needed = len(files) * 3 * size**2
+    numbers = len(files), needed, memory_bytes
     if needed <= memory_bytes:
-        logger.info(
-            "Decoding %d images into memory, once, as centre crops: their %d bytes are within the "
-            "limit of %d.",
-            *(len(files), needed, memory_bytes),
-        )
+        logger.info("Decoding %d images into memory as centre crops: %d of %d bytes.", *numbers)
         pixels, kept, unreadable = decode_all(files, size, on_progress)
-        warn_of(unreadable)
+        warn_left_out(unreadable)
         return PixelImages(pixels), [items[i] for i in kept]
     logger.info(
-        "Leaving %d images in their files, of which each epoch takes another random part: their "
-        "%d bytes are over the limit of %d.",
-        *(len(files), needed, memory_bytes),
+        "Leaving %d images in their files: %d bytes are over the limit of %d. Each epoch crops "
+        "them at random.",
+        *numbers,
     )
-    if look:
+    if check_files:
         check = functools.partial(why_unreadable, header_only=True)
         reasons = dict(zip(files, in_threads(check, files, on_progress), strict=True))
-        warn_of((file, reason) for file, reason in reasons.items() if reason is not None)
+        warn_left_out((file, reason) for file, reason in reasons.items() if reason is not None)
         items = [item for item in items if reasons[item.file] is None]
     return FileImages(tuple(item.file for item in items), size), items
 
 
-def _dataset(kind: str, path: Path, images: Images, items: list[_Item]) -> Dataset:
-    """The data set of images that can be read; ``items`` describes each."""
+def folder_dataset(kind: str, path: Path, images: Images, items: list[ImageItem]) -> Dataset:
+    """Make a data set of images and their items; warn of classes without test images."""
     counts: dict[str, Counter[str]] = {}
     for item in items:
         counts.setdefault(item.part, Counter())[item.label] += 1
@@ -256,3 +262,102 @@ def _dataset(kind: str, path: Path, images: Images, items: list[_Item]) -> Datas
     in_train = torch.tensor([item.part == TRAIN for item in items])
     train, test = (whole.take(chosen.nonzero().flatten()) for chosen in (in_train, ~in_train))
     return Dataset(f"{kind}:{path}", classes, train, test, IMAGENET_MEAN, IMAGENET_STD)
+
+
+def warn_left_out(left_out: Iterable[LeftOut]) -> None:
+    """Log one warning for each reason, since thousands of files may share it."""
+    by_reason = defaultdict[str, list[str]](list)
+    for path, reason in left_out:
+        by_reason[reason].append(str(path))
+    for reason, paths in by_reason.items():
+        logger.warning("Left out %s: %s.", quote_names(paths, most=1), reason)
+
+
+def quote_names(names: Sequence[str], most: int = 3) -> str:
+    """Join the first names, quoted since a name may hold a line break or unprintable bytes."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + rest
+
+
+def _list(folder: Path) -> FolderListing:
+    listing = FolderListing({}, [], [])
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            path = folder / entry.name
+            if entry.name.startswith("."):
+                continue
+            try:
+                is_folder, is_file = entry.is_dir(), entry.is_file()
+            except OSError:  # a link in a circle
+                is_folder = is_file = False
+            if is_folder:
+                listing.folders[entry.name] = path
+            elif is_file:
+                listing.files.append(path)
+            else:
+                link = entry.is_symlink()
+                kind = "a link that leads nowhere" if link else "neither a file nor a folder"
+                listing.others.append((path, f"it is {kind}"))
+    return listing
+
+
+def _list_classes(path: Path) -> FolderListing:
+    top = list_folder(path)
+    if top.folders:
+        return top
+    if any(_is_image(file) for file in top.files):
+        raise ValueError(
+            f"{path} has images directly in it instead of class folders; move each image into a "
+            "sub-folder named after its class."
+        )
+    raise ValueError(f"{path} has no class folders; make one sub-folder of images per class.")
+
+
+def _outside(top: FolderListing) -> list[LeftOut]:
+    return top.others + [(file, "it lies outside the class folders") for file in top.files]
+
+
+def _find_in_class(folder: Path) -> tuple[list[Path], list[LeftOut]]:
+    try:
+        inside = _list(folder)
+    except OSError as error:
+        return [], [(folder, f"the class folder can't be read: {error.strerror}")]
+    images = [file for file in inside.files if _is_image(file)]
+    left_out = list(inside.others)
+    left_out += [(nested, "a folder in a class folder") for nested in inside.folders.values()]
+    left_out += [(file, _why_no_image(file)) for file in inside.files if not _is_image(file)]
+    if not images:
+        left_out.append((folder, "a class folder without images"))
+    return images, left_out
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in image_endings()
+
+
+def _why_no_image(file: Path) -> str:
+    if file.suffix.lower() in (".heic", ".heif"):
+        return "HEIC is not supported; convert it to JPEG or PNG, as phones do when sharing a photo"
+    return f"{file.suffix!r} is not the ending of a supported image file"
+
+
+def _with_images(parts: Iterable[Mapping[str, int]]) -> set[str]:
+    return {name for part in parts for name, count in part.items() if count}
+
+
+def _check_names(names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in sorted(set(names)):
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"The class folder {name!r} has a name that isn't UTF-8; rename it."
+            ) from error
+        # Another file system, or a reader, may not tell such names apart.
+        other = seen.setdefault(unicodedata.normalize("NFC", name).lower(), name)
+        if other != name:
+            raise ValueError(
+                f"The class folders {other!r} and {name!r} differ only by case or encoding; "
+                "rename or merge them."
+            )

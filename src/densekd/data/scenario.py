@@ -1,36 +1,31 @@
-"""A data set as a sequence of tasks, each bringing new classes."""
+"""A data set as a sequence of tasks, each with new classes, and the orders of classes."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
 
+import numpy as np
 import torch
 
 from densekd.data.dataset import Dataset, Split
-from densekd.data.order import icarl_order, ids_of, order_from_file, seeded_order
 
 Order = int | Literal["natural", "icarl"] | Path
 
 
 @dataclass(frozen=True)
 class Task:
-    """Some new classes with their images.
+    """New classes with their images.
 
-    A label is the rank of its class in learning order, over all tasks: the classes of this task
-    are ``first`` to ``first + len(classes) - 1``, so that each task's logits are one block.
-
-    Args:
-        number: 0 for the base task.
-        classes: the names of the classes.
-        first: the label of the first of them.
-        train: images of these classes to learn from.
-        test: images of these classes to evaluate on.
+    A label is the rank of its class in learning order over all tasks: the classes of this task are
+    ``first`` to ``first + len(classes) - 1``. So each task's logits are one block.
     """
 
-    number: int
-    classes: tuple[str, ...]
-    first: int
+    number: int  # 0 for the base task
+    classes: tuple[str, ...]  # their names
+    first: int  # the label of the first class
     train: Split
     test: Split
 
@@ -40,9 +35,9 @@ class Scenario(Sequence[Task]):
     """An immutable sequence of tasks that divide a data set's classes.
 
     Args:
-        dataset: where images, labels and names come from.
-        order: class ids in the order in which they are learned, each once.
-        sizes: how many classes each task has.
+        dataset: the images, labels and class names.
+        order: the class ids in learning order, each once.
+        sizes: the number of classes of each task.
     """
 
     dataset: Dataset
@@ -83,14 +78,14 @@ class Scenario(Sequence[Task]):
         equal: bool = False,
         order: Order = 1993,
     ) -> "Scenario":
-        """The usual protocols: a base task of half the classes, then equal increments.
+        """Make a usual protocol: a base task of half the classes, then equal increments.
 
         Args:
-            dataset: where images, labels and names come from.
+            dataset: the images, labels and class names.
             steps: T, the number of increments after the base task.
             base: the number of classes of the base task; half of all unless given.
             increment: the number of classes of an increment, instead of ``steps``.
-            equal: all T + 1 tasks, the base included, have the same size.
+            equal: give all T + 1 tasks, the base included, the same size.
             order: a seed of legacy NumPy, ``natural``, ``icarl``, or a file of class names.
         """
         classes = len(dataset.classes)
@@ -99,8 +94,8 @@ class Scenario(Sequence[Task]):
 
     @classmethod
     def of_names(cls, dataset: Dataset, tasks: Sequence[Sequence[str]]) -> "Scenario":
-        """The tasks whose classes are named, in that order."""
-        order = ids_of([name for names in tasks for name in names], dataset.classes)
+        """Make a scenario from the class names of each task."""
+        order = _ids([name for names in tasks for name in names], dataset.classes)
         return cls(dataset, order, [len(names) for names in tasks])
 
     @property
@@ -125,20 +120,6 @@ class Scenario(Sequence[Task]):
         return f"Scenario({self.dataset.name!r}, tasks of {list(self.sizes)} classes)"
 
 
-def class_order(dataset: Dataset, order: Order) -> list[int]:
-    """Class ids in learning order: by seed, ``natural``, ``icarl``, or from a file of names."""
-    classes = len(dataset.classes)
-    if order == "natural":
-        return list(range(classes))
-    if order == "icarl":
-        return icarl_order(torch.bincount(dataset.train.labels, minlength=classes).tolist())
-    if isinstance(order, Path):
-        return order_from_file(order, dataset.classes)
-    if isinstance(order, int):
-        return seeded_order(classes, order)
-    raise ValueError(f"order={order!r} is not a seed, 'natural', 'icarl' or the path of a file.")
-
-
 def task_sizes(
     classes: int,
     *,
@@ -147,10 +128,10 @@ def task_sizes(
     increment: int | None = None,
     equal: bool = False,
 ) -> list[int]:
-    """How many classes each task of a protocol has; see `Scenario.of`.
+    """Return the number of classes of each task; see `Scenario.of`.
 
     Raises:
-        ValueError: when the classes can't be divided so, with what is possible instead.
+        ValueError: the classes can't be divided so; the message names what is possible.
     """
     if (steps is None) == (increment is None):
         raise ValueError("Give either steps or increment, and not both.")
@@ -176,6 +157,78 @@ def task_sizes(
     return [base] + [_divide(rest, steps, after, "steps")] * steps
 
 
+def class_order(dataset: Dataset, order: Order) -> list[int]:
+    """Return the class ids in learning order; see `Scenario.of` for the orders."""
+    classes = len(dataset.classes)
+    if order == "natural":
+        return list(range(classes))
+    if order == "icarl":
+        return icarl_order(torch.bincount(dataset.train.labels, minlength=classes).tolist())
+    if isinstance(order, Path):
+        return _ids(read_names(order), dataset.classes)
+    if isinstance(order, int):
+        return seeded_order(classes, order)
+    raise ValueError(f"order={order!r} is not a seed, 'natural', 'icarl' or the path of a file.")
+
+
+def seeded_order(classes: int, seed: int) -> list[int]:
+    """Permute the class ids by legacy NumPy, as the field's protocols do.
+
+    Seed 1993 on 100 classes is the order of UCIR, CCIL and PyCIL: 68, 56, 78, 8, 23, ...
+    """
+    order: list[int] = np.random.RandomState(seed).permutation(classes).tolist()
+    return order
+
+
+def icarl_order(images_per_class: Sequence[int], seed: int = 1993) -> list[int]:
+    """Return the first order of iCaRL, PODNet and AFC: 87, 0, 52, 58, 44, ... on CIFAR-100.
+
+    It has the same seed, but their code happens to shuffle each class's images before it.
+    """
+    random = np.random.RandomState(seed)
+    for images in images_per_class:
+        random.shuffle(np.arange(images))
+    order = np.arange(len(images_per_class))
+    random.shuffle(order)
+    ids: list[int] = order.tolist()
+    return ids
+
+
+def read_names(path: Path) -> list[str]:
+    """Read class names from a text file, one per line; blank lines and # comments are ignored."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} can't be read as a text file with one class per line ({error})."
+        ) from error
+    # A # within a name, such as C#, is part of it.
+    names = [name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip())]
+    if not names:
+        raise ValueError(f"{path} names no class; it must have one per line.")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{path} names the class {name!r} {count} times; keep one of them.")
+    return names
+
+
+def _ids(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
+    """The ids of ``wanted`` classes, which must be all ``names``, each once."""
+    ids = {name: i for i, name in enumerate(names)}
+    unknown = [name for name in wanted if name not in ids]
+    if unknown:
+        raise ValueError(f"There is no class {unknown[0]!r} in this data set.")
+    if len(set(wanted)) < len(wanted):
+        name, _ = Counter(wanted).most_common(1)[0]
+        raise ValueError(f"The class {name!r} is named twice in the order.")
+    missing = ids.keys() - set(wanted)
+    if missing:
+        raise ValueError(
+            f"The order lacks {len(missing)} of {len(names)} classes, such as {min(missing)!r}."
+        )
+    return [ids[name] for name in wanted]
+
+
 def _divide(classes: int, parts: int, what: str, of: str) -> int:
     if parts < 1 or classes < 1 or classes % parts:
         raise ValueError(
@@ -196,7 +249,6 @@ def _nearest(total: int, wanted: int) -> str:
 def _parts(split: Split, rank: torch.Tensor, sizes: Sequence[int]) -> list[Split]:
     """The images of each task, in the data set's order, with ranks for labels."""
     labels = rank[split.labels]
-    task_of_rank = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    task = task_of_rank[labels]
+    task = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[labels]
     ranked = Split(split.images, labels)
     return [ranked.take(torch.nonzero(task == number).flatten()) for number in range(len(sizes))]

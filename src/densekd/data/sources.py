@@ -1,25 +1,68 @@
-"""The names of data sources, and the one place where they become data sets."""
+"""The registry of data sources: a name such as ``folder:PATH`` becomes a data set here.
+
+To add a source, write a module with a loader and add a line to `SOURCES`.
+"""
 
 import dataclasses
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import platformdirs
 
-from densekd.data import cifar, digits_npz, find, folder, hub, order
+from densekd.data.cifar import load_cifar
 from densekd.data.dataset import Dataset, OnProgress
+from densekd.data.digits_npz import load_digits, load_npz
+from densekd.data.folder import load_folder
+from densekd.data.hub import load_hub
+from densekd.data.imagenet import load_imagenet, load_imagenet100
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of data source.
+
+    Args:
+        usage: how users write it; a part after a colon goes to the loader as its first argument.
+        summary: what it is, in a few words.
+        load: the loader.
+        options: the keywords that the loader takes: fields of `SourceOptions`, and
+            ``on_progress``.
+    """
+
+    usage: str
+    summary: str
+    load: Callable[..., Dataset]
+    options: tuple[str, ...] = ()
+
+
+_CIFAR = ("data_dir", "download", "on_progress")
+_IMAGENET = ("image_size", "classes_file", "on_progress")
+_HUB = ("image_size", "seed", "image_column", "label_column", "on_progress")
 
 SOURCES = {
-    "digits": "1,797 digits, 8x8, 10 classes",
-    "cifar10": "60,000 photos, 32x32, 10 classes",
-    "cifar100": "60,000 photos, 32x32, 100 classes",
-    "folder:PATH": "your images, a sub-folder per class",
-    "imagenet:PATH": "ImageNet, train/ and val/",
-    "imagenet100:PATH": "100 classes of ImageNet",
-    "npz:FILE": "arrays in a NumPy file",
-    "hub:NAME": "from the Hugging Face hub",
+    "digits": Source("digits", "1,797 digits, 8x8, 10 classes", load_digits),
+    "cifar10": Source(
+        "cifar10", "60,000 photos, 32x32, 10 classes", partial(load_cifar, "cifar10"), _CIFAR
+    ),
+    "cifar100": Source(
+        "cifar100", "60,000 photos, 32x32, 100 classes", partial(load_cifar, "cifar100"), _CIFAR
+    ),
+    "folder": Source(
+        "folder:PATH",
+        "your images, a sub-folder per class",
+        load_folder,
+        ("image_size", "seed", "on_progress"),
+    ),
+    "imagenet": Source("imagenet:PATH", "ImageNet, train/ and val/", load_imagenet, _IMAGENET),
+    "imagenet100": Source(
+        "imagenet100:PATH", "100 classes of ImageNet", load_imagenet100, _IMAGENET
+    ),
+    "npz": Source("npz:FILE", "arrays in a NumPy file", load_npz),
+    "hub": Source("hub:NAME", "from the Hugging Face hub", load_hub, _HUB),
 }
 
 
@@ -28,14 +71,14 @@ class SourceOptions:
     """What can be said about a source besides its name.
 
     Args:
-        data_dir: where CIFAR is or is put; see `data_dir`.
-        image_size: height and width for folders, ImageNet (224 by default) and the hub (by
-            default that of its first image).
-        classes_file: the classes of ImageNet to take, one per line.
-        seed: draws the test images of folders and hub data that have none of their own.
-        image_column: the images' column in hub data, where several could be meant.
-        label_column: the labels' column in hub data, likewise.
-        download: fetch CIFAR if it is missing.
+        data_dir: where CIFAR is or is downloaded to; see `data_dir`.
+        image_size: height and width for folders and ImageNet (224 unless given) and for the hub
+            (that of the first image unless given).
+        classes_file: a text file of the ImageNet classes to load, one per line.
+        seed: draws the test images of folders and hub data that aren't divided.
+        image_column: the column of images in hub data that has several.
+        label_column: the column of labels in hub data that has several.
+        download: download CIFAR if it is missing.
     """
 
     data_dir: Path | None = None
@@ -53,21 +96,24 @@ def load(
     *,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """The data set that a name stands for.
+    """Load the data set of that name, such as ``digits`` or ``folder:PATH``.
 
-    Args:
-        name: one of `SOURCES`, such as ``digits`` or ``folder:PATH``.
-        options: for what the name doesn't say.
-        on_progress: called with what is done and what there is in all.
+    Raises a `ValueError` for an unknown name, and for an option that the source doesn't use.
     """
-    kind, rest = parse(name)
+    kind, argument = parse(name)
+    source = SOURCES[kind]
     options = options or SourceOptions()
-    _check_used(kind, options)
-    return dataclasses.replace(_load(kind, rest, options, on_progress), name=name)
+    for option in ("image_size", "classes_file", "image_column", "label_column"):
+        if getattr(options, option) is not None and option not in source.options:
+            raise ValueError(f"{option} has no meaning for {kind}; leave it out.")
+    values = {**vars(options), "data_dir": data_dir(options.data_dir), "on_progress": on_progress}
+    keywords = {key: values[key] for key in source.options if values[key] is not None}
+    dataset = source.load(argument, **keywords) if argument else source.load(**keywords)
+    return dataclasses.replace(dataset, name=name)
 
 
 def data_dir(given: Path | None = None) -> Path:
-    """Where downloaded data lives: ``given``, else ``DENSEKD_DATA``, else the user's cache."""
+    """Return where downloads live: ``given``, else ``DENSEKD_DATA``, else the user's cache."""
     named = given or os.environ.get("DENSEKD_DATA")
     if named:
         return Path(named).expanduser()
@@ -75,73 +121,25 @@ def data_dir(given: Path | None = None) -> Path:
 
 
 def parse(name: str) -> tuple[str, str]:
-    """A source's kind and what follows the colon, such as ``("folder", "PATH")``."""
-    kind, colon, rest = name.partition(":")
-    known = {source.partition(":")[0]: source for source in SOURCES}
-    if kind not in known:
-        raise ValueError(f"There is no source {name!r}; {_proposal(name, known)}.")
-    if ":" not in known[kind] and colon:
+    """Split a source's name at the colon, such as into ``("folder", "PATH")``, and check it."""
+    kind, colon, argument = name.partition(":")
+    if kind not in SOURCES:
+        raise ValueError(f"There is no source {name!r}; {_suggestion(name)}.")
+    usage = SOURCES[kind].usage
+    if ":" not in usage and colon:
         raise ValueError(f"{kind} takes nothing after its name; write {kind} instead of {name!r}.")
-    if ":" in known[kind] and not rest:
-        raise ValueError(f"{kind} must say which; write it as {known[kind]}.")
-    return kind, rest
+    if ":" in usage and not argument:
+        raise ValueError(f"{kind} must say which; write it as {usage}.")
+    return kind, argument
 
 
-def imagenet_classes(kind: str, path: Path, classes_file: Path | None) -> list[str] | None:
-    """The classes to take of the ImageNet in ``path``; None stands for all."""
-    if classes_file is not None:
-        return order.read_names(classes_file)
-    if kind == "imagenet100":
-        return folder.imagenet100_classes(find.class_names(path / "train"))
-    return None
-
-
-def _proposal(name: str, known: dict[str, str]) -> str:
-    listed = ", ".join(known.values())
+def _suggestion(name: str) -> str:
+    usages = ", ".join(source.usage for source in SOURCES.values())
     if name and Path(name).is_dir():
-        return f"write folder:{name} for the folder of that name, or one of {listed}"
+        return f"write folder:{name} for the folder of that name, or one of {usages}"
     if name.endswith(".npz"):
-        return f"write npz:{name} for the file of that name, or one of {listed}"
-    near = difflib.get_close_matches(name.partition(":")[0].lower(), known, n=1)
-    return f"the nearest of {listed} is {known[near[0]]}" if near else f"choose one of {listed}"
-
-
-_USED = {
-    "folder": {"image_size"},
-    "imagenet": {"image_size", "classes_file"},
-    "imagenet100": {"image_size", "classes_file"},
-    "hub": {"image_size", "image_column", "label_column"},
-}
-
-
-def _check_used(kind: str, options: SourceOptions) -> None:
-    """Refuse what would have no effect, for it was meant to have one."""
-    for option in ("image_size", "classes_file", "image_column", "label_column"):
-        if getattr(options, option) is not None and option not in _USED.get(kind, ()):
-            raise ValueError(f"{option} has no meaning for {kind}; leave it out.")
-
-
-def _load(kind: str, rest: str, options: SourceOptions, on_progress: OnProgress | None) -> Dataset:
-    size = {} if options.image_size is None else {"image_size": options.image_size}
-    path = Path(rest).expanduser()
-    match kind:
-        case "cifar10" | "cifar100":
-            where = data_dir(options.data_dir)
-            return cifar.load_cifar(kind, where, download=options.download, on_progress=on_progress)
-        case "folder":
-            return folder.load_folder(path, seed=options.seed, on_progress=on_progress, **size)
-        case "imagenet" | "imagenet100":
-            classes = imagenet_classes(kind, path, options.classes_file)
-            return folder.load_imagenet(path, classes=classes, on_progress=on_progress, **size)
-        case "npz":
-            return digits_npz.load_npz(path)
-        case "hub":
-            return hub.load_hub(
-                rest,
-                image_column=options.image_column,
-                label_column=options.label_column,
-                image_size=options.image_size,
-                seed=options.seed,
-                on_progress=on_progress,
-            )
-    return digits_npz.load_digits()
+        return f"write npz:{name} for the file of that name, or one of {usages}"
+    near = difflib.get_close_matches(name.partition(":")[0].lower(), SOURCES, n=1)
+    if not near:
+        return f"choose one of {usages}"
+    return f"the nearest of {usages} is {SOURCES[near[0]].usage}"

@@ -15,8 +15,15 @@ from torch import Tensor
 
 from densekd.data.dataset import OnProgress, PixelImages, Split
 from densekd.data.decode import UnreadableImage, decode_all, width_and_height
-from densekd.data.find import TRAIN, WHOLE, FoundImages, find_images, listed, warn_of
-from densekd.data.folder import check_usable
+from densekd.data.folder import (
+    TRAIN,
+    WHOLE,
+    FoundImages,
+    check_usable,
+    find_images,
+    quote_names,
+    warn_left_out,
+)
 from densekd.seeds import Seeds
 
 Known = Literal["refuse", "replay"]
@@ -68,8 +75,8 @@ def find_lesson(source: Path, known: Sequence[str], on_known: Known) -> FoundIma
     old = [name for name in names if name in known]
     if old and on_known == "refuse":
         raise ValueError(
-            f"{listed(old)} {'is' if len(old) == 1 else 'are'} known already; take the images out "
-            f"of {source}, or use them as more images of known classes with --known replay."
+            f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; take the images "
+            f"out of {source}, or use them as more images of known classes with --known replay."
         )
     if len(old) == len(names):
         raise ValueError(
@@ -126,7 +133,7 @@ def read_lesson(
     ]
     _check_memory(len(items), size)
     pixels, read, unreadable = decode_all([item[0] for item in items], size, on_progress)
-    warn_of([*found.left_out, *unreadable])
+    warn_left_out([*found.left_out, *unreadable])
     names, parts = [items[i][1] for i in read], [items[i][2] for i in read]
     counts = {
         part: Counter(n for n, p in zip(names, parts, strict=True) if p == part)
@@ -144,7 +151,7 @@ def read_lesson(
     untested = [name for name in new if not (kept.labels == ranks[name]).any()]
     if untested:
         logger.warning(
-            "Too few images to test: %s. All of them are learned from.", listed(untested)
+            "Too few images to test: %s. All of them are learned from.", quote_names(untested)
         )
     return Lesson(new, replayed, train, more, kept)
 

@@ -16,7 +16,7 @@ from densekd.data.dataset import (
     channel_statistics,
     fingerprint,
 )
-from densekd.data.find import find_images
+from densekd.data.folder import find_images
 from densekd.data.scenario import Task
 from densekd.data.stratify import oversampling_counts
 from densekd.model.images import Lesson, find_lesson, read_lesson, usual_size

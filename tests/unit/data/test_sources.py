@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from densekd.data.dataset import FileImages, PixelImages
-from densekd.data.folder import imagenet100_classes
+from densekd.data.imagenet import imagenet100_classes
 from densekd.data.sources import SOURCES, SourceOptions, data_dir, load, parse
 
 
@@ -165,8 +165,8 @@ def test_names_are_taken_apart() -> None:
     assert parse("folder:C:\\photos") == ("folder", "C:\\photos")
     assert parse("hub:owner/name") == ("hub", "owner/name")
     assert parse("digits") == ("digits", "")
-    for source in SOURCES:
-        assert parse(source)[0] == source.partition(":")[0]
+    for kind, source in SOURCES.items():
+        assert parse(source.usage)[0] == kind
 
 
 def test_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

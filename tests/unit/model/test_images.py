@@ -84,10 +84,8 @@ def test_folders_that_people_have(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 4
     (heic,) = [line for line in told if "HEIC" in line]
-    assert heic.endswith(
-        "IMG_0.HEIC' and 2 more: HEIC is not read here; convert it to JPEG or PNG, as phones do "
-        "when sharing a photo."
-    )
+    assert "IMG_0.HEIC' and 2 more" in heic
+    assert "convert it to JPEG or PNG" in heic
 
 
 def test_a_class_of_which_nothing_can_be_read_is_left_out(

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from densekd.data.find import find_images
+from densekd.data.folder import find_images
 from densekd.ui.uploads import Upload, counts, lay_out, named, received, remove
 
 

@@ -1,0 +1,102 @@
+"""ImageNet, or any folder laid out like it, and its 100-class subset."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from densekd.data.dataset import Dataset, OnProgress
+from densekd.data.folder import (
+    TRAIN,
+    FoundImages,
+    class_names,
+    find_divided,
+    folder_dataset,
+    list_folder,
+    read_images,
+)
+from densekd.data.scenario import read_names
+
+logger = logging.getLogger(__name__)
+
+
+def load_imagenet(
+    path: str | Path,
+    *,
+    image_size: int = 224,
+    classes: Sequence[str] | None = None,
+    classes_file: Path | None = None,
+    memory_bytes: int = 1 << 30,
+    on_progress: OnProgress | None = None,
+) -> Dataset:
+    """Load ImageNet. Files are opened only if they all fit into memory.
+
+    Args:
+        path: a folder with ``train`` and ``val``, each with a folder for each WordNet id.
+        image_size: height and width that images are brought to.
+        classes: the ids to load; all if neither these nor a file is given.
+        classes_file: a text file of the ids to load, one per line.
+        memory_bytes: decode all images now and keep them in memory if they need no more than this.
+        on_progress: called with the number of files read and their total.
+    """
+    path = Path(path).expanduser()
+    if classes is None:
+        classes = imagenet_classes("imagenet", path, classes_file)
+    found = find_imagenet(path, classes)
+    images, items = read_images(found, image_size, memory_bytes, on_progress, check_files=False)
+    return folder_dataset("imagenet", path, images, items)
+
+
+def load_imagenet100(
+    path: str | Path,
+    *,
+    image_size: int = 224,
+    classes_file: Path | None = None,
+    on_progress: OnProgress | None = None,
+) -> Dataset:
+    """Load the 100 classes of `imagenet100_classes`, or those of a file; see `load_imagenet`."""
+    classes = imagenet_classes("imagenet100", Path(path).expanduser(), classes_file)
+    return load_imagenet(path, image_size=image_size, classes=classes, on_progress=on_progress)
+
+
+def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> FoundImages:
+    """Find the files of all classes, or of those given; raise if one has no training images."""
+    top = list_folder(path)
+    for part in (TRAIN, "val"):
+        if part not in top.folders:
+            raise ValueError(
+                f"{path} has no folder {part!r}: ImageNet is expected as train/<WordNet id>/ and "
+                "val/<WordNet id>/."
+            )
+    found = find_divided(top, "val", classes)
+    missing = [name for name in classes or () if not found.parts[TRAIN].get(name)]
+    if classes is not None and missing:
+        raise ValueError(
+            f"{path / TRAIN} has no images of the class {missing[0]!r}, and in all lacks "
+            f"{len(missing)} of the {len(classes)} classes asked for."
+        )
+    return found
+
+
+def imagenet_classes(kind: str, path: Path, classes_file: Path | None) -> list[str] | None:
+    """Return the classes of ``imagenet`` or ``imagenet100`` to load; None stands for all."""
+    if classes_file is not None:
+        return read_names(classes_file)
+    return imagenet100_classes(class_names(path / TRAIN)) if kind == "imagenet100" else None
+
+
+def imagenet100_classes(wnids: Sequence[str]) -> list[str]:
+    """Draw the 100 classes of ImageNet-100 from the sorted ids, with legacy NumPy seed 1993."""
+    if len(wnids) < 100:
+        raise ValueError(
+            f"ImageNet-100 is drawn from ImageNet's 1000 classes, but there are {len(wnids)}; "
+            "take them all with imagenet:PATH."
+        )
+    if len(wnids) not in (100, 1000):
+        logger.warning(
+            "ImageNet-100 is drawn from %d classes instead of 1000, so it isn't the usual one.",
+            len(wnids),
+        )
+    drawn = np.random.RandomState(1993).choice(sorted(wnids), 100, replace=False)
+    return sorted(str(wnid) for wnid in drawn)

@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, PixelImages
+from densekd.data.imagenet import imagenet100_classes, load_imagenet
+
+from support.class_folders import fill_folder, image_names
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path) -> Path:
+    for i in range(4):
+        fill_folder(tmp_path / "in" / "train" / f"n0{i}", 3, "JPEG")
+        fill_folder(tmp_path / "in" / "val" / f"n0{i}", 2, "JPEG")
+    return tmp_path / "in"
+
+
+def test_imagenet_is_read_by_its_folders(imagenet: Path) -> None:
+    # Too many to look into: what is no image is found when it is decoded.
+    (imagenet / "train" / "n01" / "000.JPEG").write_text("text")
+    data = load_imagenet(imagenet, image_size=8, memory_bytes=0)
+    assert data.name == f"imagenet:{imagenet}"
+    assert data.classes == ("n00", "n01", "n02", "n03")
+    assert (len(data.train), len(data.test)) == (12, 8)
+    assert image_names(data.train)[3:5] == ["n01/000.JPEG", "n01/001.JPEG"]
+    assert (data.mean, data.std) == (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def test_a_small_imagenet_is_decoded(imagenet: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bad = imagenet / "train" / "n01" / "000.JPEG"
+    bad.write_text("text")
+    data = load_imagenet(imagenet, image_size=8)
+    assert isinstance(data.train.images, PixelImages)
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert f"Left out '{bad}': not an image" in caplog.text
+
+
+def test_files_left_out_for_one_reason_are_one_warning(
+    imagenet: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        (imagenet / "train" / "n01" / f"{number}.xml").write_text("box")
+    load_imagenet(imagenet, image_size=8)
+    (told,) = [message for message in caplog.messages if ".xml" in message]
+    first = imagenet / "train" / "n01" / "0.xml"
+    assert told.startswith(f"Left out '{first}' and 2 more: '.xml' is not the ending of")
+
+
+def test_imagenet_is_restricted_to_classes(imagenet: Path) -> None:
+    data = load_imagenet(imagenet, image_size=8, classes=["n03", "n01"])
+    assert data.classes == ("n01", "n03")
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test.labels.tolist() == [0, 0, 1, 1]
+    (imagenet / "train" / "n07").mkdir()
+    with pytest.raises(ValueError, match=r"no images of the class 'n08'.*lacks 2 of the 3 classes"):
+        load_imagenet(imagenet, classes=["n08", "n01", "n07"])
+
+
+def test_imagenet_without_class_folders_in_val_says_so(imagenet: Path) -> None:
+    for file in (imagenet / "val").glob("*/*"):
+        file.rename(imagenet / "val" / f"{file.parent.name}_{file.name}")
+    for folder in (imagenet / "val").glob("n0?"):
+        folder.rmdir()
+    with pytest.raises(ValueError, match=r"val has images directly in it instead of class folders"):
+        load_imagenet(imagenet)
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_imagenet_needs_train_and_val(imagenet: Path, part: str) -> None:
+    (imagenet / part).rename(imagenet / "other")
+    with pytest.raises(ValueError, match=rf"no folder '{part}'.*val/<WordNet id>/"):
+        load_imagenet(imagenet)
+
+
+def test_the_100_classes_are_those_of_the_legacy_draw() -> None:
+    ids = [f"n{i:08}" for i in range(1000)]
+    np.random.seed(1993)  # noqa: NPY002 - as the protocol's origin has it
+    origin = np.random.choice(np.array(ids), 100, replace=False)  # noqa: NPY002
+    drawn = imagenet100_classes(ids[::-1])
+    assert drawn == sorted(origin.tolist())
+    assert len(set(drawn)) == 100
+    assert all(type(name) is str for name in drawn)
+
+
+def test_too_few_ids_for_100_classes_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match=r"there are 99; take them all"):
+        imagenet100_classes([str(i) for i in range(99)])
+    hundred = [f"{i:03}" for i in range(100)]
+    assert imagenet100_classes(hundred) == hundred
+    assert caplog.messages == []
+    assert len(imagenet100_classes([str(i) for i in range(200)])) == 100
+    assert "drawn from 200 classes instead of 1000" in caplog.text
