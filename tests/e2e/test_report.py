@@ -17,7 +17,7 @@ from densekd.report.page import page
 from densekd.report.runs import find
 from densekd.report.write import contents_of
 
-from support.run_folders import made, sweep
+from support.run_folders import write_run, write_sweep
 
 # Two tasks of five digits each, in a few seconds.
 SHORT = ["--epochs", "1", "--steps", "1", "--network", "resnet8", "-o", "data.per_class=10"]
@@ -194,7 +194,7 @@ def test_nothing_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_is_reported_too(tmp_path: Path) -> None:
-    made(tmp_path, "scenario.steps=1", tasks=0)
+    write_run(tmp_path, "scenario.steps=1", tasks=0)
     result = call("report", tmp_path, "--out", tmp_path / "report")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("1 run, 1 of them unfinished: 2 tables")
@@ -216,8 +216,8 @@ seed = [1993]
 rows = "method.name"
 columns = "seed"
 """
-    folder = made(tmp_path, f"data.source=npz:{evil}.npz")
-    sweep(tmp_path, "evil", experiment, {folder: {"method.name": "rdkd", "seed": 1993}})
+    folder = write_run(tmp_path, f"data.source=npz:{evil}.npz")
+    write_sweep(tmp_path, "evil", experiment, {folder: {"method.name": "rdkd", "seed": 1993}})
     found = Page(page(contents_of(find([tmp_path]))).decode())
     tags = [tag for tag, _ in found.tags]
     assert tags.count("script") == 2
@@ -226,7 +226,7 @@ columns = "seed"
 
 
 def test_compare_passes_over_compressions(trained: Path, tmp_path: Path) -> None:
-    made(tmp_path, "seed=3")
+    write_run(tmp_path, "seed=3")
     (tmp_path / "compress-kd-1").mkdir()
     (tmp_path / "compress-kd-1" / "result.json").write_text('{"kind": "compression"}')
     result = call("compare", tmp_path)
@@ -237,9 +237,9 @@ def test_compare_passes_over_compressions(trained: Path, tmp_path: Path) -> None
 def test_compare_has_the_numbers_of_the_results(tmp_path: Path) -> None:
     known = {}
     for method in ("gkd", "rdkd"):
-        folder = made(tmp_path, f"method.name={method}", "scenario.steps=1")
+        folder = write_run(tmp_path, f"method.name={method}", "scenario.steps=1")
         known[method] = json.loads((folder / "result.json").read_text())
-    made(tmp_path, "method.name=tkd", tasks=2)
+    write_run(tmp_path, "method.name=tkd", tasks=2)
     result = call("compare", tmp_path, "--plot", tmp_path / "curves.png")
     assert result.exit_code == 0, result.stderr
     rows = [line.split() for line in result.stdout.splitlines() if "kd" in line]
@@ -255,13 +255,13 @@ def test_compare_has_the_numbers_of_the_results(tmp_path: Path) -> None:
 
 
 def test_compare_passes_over_a_result_that_was_cut_off(tmp_path: Path) -> None:
-    folder = made(tmp_path, "seed=3")
+    folder = write_run(tmp_path, "seed=3")
     (folder / "result.json").write_text('{"steps": [')
     result = call("compare", tmp_path)
     assert result.exit_code == 2
     expected = f"Error: There is no finished run in {tmp_path}; `densekd run` makes some.\n"
     assert result.stderr == expected
-    made(tmp_path, "seed=4")
+    write_run(tmp_path, "seed=4")
     assert call("compare", tmp_path).stdout.count("rdkd") == 1
     assert call("compare", tmp_path / "none").exit_code == 2
 

@@ -12,7 +12,7 @@ from densekd.report.page import page
 from densekd.report.runs import find
 from densekd.report.write import contents_of
 
-from support.run_folders import made, sweep
+from support.run_folders import write_run, write_sweep
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = """
@@ -41,14 +41,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for seed in (1, 2, 3):
                 settings = (f"method.name={method}", f"scenario.steps={steps}", f"seed={seed}")
                 point = {"method.name": method, "scenario.steps": steps, "seed": seed}
-                folder = made(out, *settings)
+                folder = write_run(out, *settings)
                 points[folder] = point
                 flat = {"sigmas": [0.0, 0.1], "losses": [[1.0, 1.0], [2.0, 2.5 + seed]]}
                 write_json(folder / "flatness.json", flat)
-        made(out, f"method.name={method}", "scenario.order=7")
-        made(out, f"method.name={method}", "memory.per_class=5", "scenario.order=7")
-    made(out, "method.name=icarl", tasks=3)
-    sweep(out, "three", EXPERIMENT, points)
+        write_run(out, f"method.name={method}", "scenario.order=7")
+        write_run(out, f"method.name={method}", "memory.per_class=5", "scenario.order=7")
+    write_run(out, "method.name=icarl", tasks=3)
+    write_sweep(out, "three", EXPERIMENT, points)
     facts = {"kind": "compression", "teacher": "a", "student": "b", "accuracy": 0.5}
     losses = [{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": 1.0}]
     content = {**facts, "method": "kd", "epochs": losses}

@@ -1,4 +1,4 @@
-"""Folders of small pictures for a model to learn: each class has a colour, each picture its own."""
+"""Folders of small noisy pictures, one colour per class, for a model to learn."""
 
 import shutil
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ COLOURS = {
     "7": (230, 230, 230),
     "dark blue é": (20, 20, 90),
 }
-# As little as learns something: two epochs of a few batches, some tenths of a second.
+# The smallest training that still learns: a few tenths of a second.
 TINY = TeachOptions(
     image_size=8,
     network="resnet8",
@@ -27,14 +27,14 @@ TINY = TeachOptions(
 
 
 def picture(name: str, number: int, size: int = 10) -> Image.Image:
-    """One picture of a class; the same for the same number."""
+    """Return a picture of a class; the number picks the noise."""
     source = np.random.default_rng([number, *name.encode()])
     noise = source.integers(-30, 31, (size, size, 3))
     return Image.fromarray((np.array(COLOURS[name]) + noise).clip(0, 255).astype(np.uint8))
 
 
 def fill(folder: Path, counts: Mapping[str, int], *, first: int = 0, ending: str = "png") -> Path:
-    """Write so many pictures of each class into a folder of its own, in place of what was there."""
+    """Replace a folder by one with a sub-folder per class and ``counts`` pictures in it."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, count in counts.items():
         (folder / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Run folders as runs leave them, with numbers that took no training."""
+"""Run folders and sweep records with made-up results, written without training."""
 
 import zlib
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from densekd.training.checkpoint import Checkpoints, State
 _PER_CLASS = 40
 
 
-def made(out: Path, *assignments: str, tasks: int | None = None) -> Path:
-    """A run of ten classes, whose accuracies depend on its method, seed and order alone.
+def write_run(out: Path, *assignments: str, tasks: int | None = None) -> Path:
+    """Write the folder of a run on ten classes, with accuracies drawn from its method and seeds.
 
     Args:
-        out: where run folders are.
-        assignments: its settings, as ``-o`` takes them.
-        tasks: how many it has learned; all of them, and finished, unless given.
+        out: the folder of run folders.
+        assignments: settings as ``-o`` takes them.
+        tasks: write an unfinished run that has learned this many tasks.
     """
     config = resolve(override({}, assignments))
     folder = run_folder(config, out)
@@ -44,8 +44,8 @@ def made(out: Path, *assignments: str, tasks: int | None = None) -> Path:
 
 
 def _records(config: Config, sizes: list[int]) -> tuple[list[StepRecord], Matrix]:
-    drawn = f"{config.method.name} {config.seed} {config.scenario.order}"
-    generator = np.random.default_rng(zlib.crc32(drawn.encode()))
+    identity = f"{config.method.name} {config.seed} {config.scenario.order}"
+    generator = np.random.default_rng(zlib.crc32(identity.encode()))
     records, confusion = [], np.zeros((0, 0), np.int64)
     for number, size in enumerate(sizes):
         seen = sum(sizes[: number + 1])
@@ -61,8 +61,10 @@ def _records(config: Config, sizes: list[int]) -> tuple[list[StepRecord], Matrix
     return records, confusion
 
 
-def sweep(out: Path, name: str, experiment: str, points: Mapping[Path, Mapping[str, Any]]) -> Path:
-    """The record of a sweep whose runs are all finished, but for those without a folder."""
+def write_sweep(
+    out: Path, name: str, experiment: str, points: Mapping[Path, Mapping[str, Any]]
+) -> Path:
+    """Write the record of a finished sweep; runs whose folder doesn't exist count as failed."""
     folder = out / "sweeps" / name
     write_atomically(folder / "experiment.toml", experiment)
     runs = [

@@ -10,7 +10,7 @@ from densekd.report.runs import find
 from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, Table
 
-from support.run_folders import made, sweep
+from support.run_folders import write_run, write_sweep
 
 DISTILLATIONS = """
 title = "Distillations"
@@ -76,7 +76,7 @@ def read(out: Path, folder: Path) -> tuple[SweepResults, list[Table]]:
 
 def distillations(out: Path, *more: str) -> tuple[dict[tuple[str, int, int], Path], Path]:
     runs = {
-        (method, steps, seed): made(
+        (method, steps, seed): write_run(
             out, f"method.name={method}", f"scenario.steps={steps}", f"seed={seed}", *more
         )
         for method in ("gkd", "rdkd")
@@ -85,7 +85,7 @@ def distillations(out: Path, *more: str) -> tuple[dict[tuple[str, int, int], Pat
     }
     keys = ("method.name", "scenario.steps", "seed")
     points = {folder: dict(zip(keys, run, strict=True)) for run, folder in runs.items()}
-    return runs, sweep(out, "distillations", DISTILLATIONS, points)
+    return runs, write_sweep(out, "distillations", DISTILLATIONS, points)
 
 
 def test_a_table_has_ours_the_papers_and_the_gap(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_rehearsal_says_so(tmp_path: Path) -> None:
 
 def test_the_paper_is_beside_the_methods_that_it_has(tmp_path: Path) -> None:
     _, folder = distillations(tmp_path)
-    made(tmp_path, "method.name=tkd")
+    write_run(tmp_path, "method.name=tkd")
     runs = find([tmp_path])
     groups, _ = group(runs.runs)
     found = {
@@ -148,8 +148,8 @@ def test_orders_have_a_mean_and_a_variance_and_other_keys_tables_of_their_own(
         for order in (1, 2, 3):
             settings = ("method.name=gkd", f"scenario.order={order}", f"memory.per_class={size}")
             point = {"method.name": "gkd", "scenario.order": order, "memory.per_class": size}
-            points[made(tmp_path, *settings)] = point
-    folder = sweep(tmp_path, "orders", ORDERS, points)
+            points[write_run(tmp_path, *settings)] = point
+    folder = write_sweep(tmp_path, "orders", ORDERS, points)
     _, (few, many) = read(tmp_path, folder)
     assert (few.name, few.title) == ("orders-per_class-5", "Orders (5 a class)")
     values = [average(run) for run, point in points.items() if point["memory.per_class"] == 20]
@@ -173,9 +173,9 @@ def added(out: Path, key: str, values: tuple[object, ...]) -> tuple[dict[object,
     for seed, value in enumerate((None, *values)):
         more = {} if value is None else {key: value}
         settings = {**own, **more, "seed": seed}
-        runs[value] = made(out, *(f"{name}={each}" for name, each in settings.items()))
+        runs[value] = write_run(out, *(f"{name}={each}" for name, each in settings.items()))
         points[runs[value]] = settings
-    return runs, sweep(out, "distillations", DISTILLATIONS, points)
+    return runs, write_sweep(out, "distillations", DISTILLATIONS, points)
 
 
 def test_an_axis_that_the_file_lacks_has_tables_of_its_own_without_the_paper(
@@ -198,8 +198,8 @@ def test_values_that_the_file_lacks_are_none_of_the_papers(tmp_path: Path) -> No
     points = {}
     for size in (5, 7):
         point = {"method.name": "gkd", "scenario.order": 1, "memory.per_class": size}
-        points[made(tmp_path, *(f"{key}={value}" for key, value in point.items()))] = point
-    _, (own, other) = read(tmp_path, sweep(tmp_path, "orders", ORDERS, points))
+        points[write_run(tmp_path, *(f"{key}={value}" for key, value in point.items()))] = point
+    _, (own, other) = read(tmp_path, write_sweep(tmp_path, "orders", ORDERS, points))
     assert cells(own, 0)["mean_paper"] == pytest.approx(0.6649)
     assert "mean_paper" not in cells(other, 0)
 
@@ -230,9 +230,9 @@ def test_a_path_as_a_value_is_no_path_of_a_table(tmp_path: Path) -> None:
 
 
 def test_what_failed_is_counted(tmp_path: Path) -> None:
-    points = {made(tmp_path, "method.name=gkd"): {"method.name": "gkd", "scenario.steps": 5}}
+    points = {write_run(tmp_path, "method.name=gkd"): {"method.name": "gkd", "scenario.steps": 5}}
     points[tmp_path / "gone"] = {"method.name": "rdkd", "scenario.steps": 5}
-    folder = sweep(tmp_path, "some", DISTILLATIONS, points)
+    folder = write_sweep(tmp_path, "some", DISTILLATIONS, points)
     each, (table,) = read(tmp_path, folder)
     assert each.progress == "1 of 2 runs finished, 1 failed"
     assert each.entries[1].reason == "the disk is full."
@@ -245,7 +245,7 @@ def test_compressions_have_tables_too(tmp_path: Path) -> None:
     facts = {"accuracy": 0.75, "epochs": [], "config": {"epochs": 3}}
     write_json(folder / "result.json", {**result, **facts})
     point = {folder: {"method": "kd", "student": "resnet8"}}
-    _, (table,) = read(tmp_path, sweep(tmp_path, "small", COMPRESSION, point))
+    _, (table,) = read(tmp_path, write_sweep(tmp_path, "small", COMPRESSION, point))
     row = cells(table, 0)
     assert row["student_resnet8_accuracy"] == Summary(0.75, None, 1)
     assert row["student_resnet8_accuracy_paper"] == pytest.approx(0.7516)
@@ -254,7 +254,7 @@ def test_compressions_have_tables_too(tmp_path: Path) -> None:
 
 def test_a_sweep_is_a_place_of_its_own(tmp_path: Path) -> None:
     _, folder = distillations(tmp_path)
-    made(tmp_path, "method.name=tkd")
+    write_run(tmp_path, "method.name=tkd")
     found = find([folder])
     assert len(found.runs) == 8
     assert found.sweeps == (folder,)

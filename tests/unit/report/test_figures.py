@@ -11,7 +11,7 @@ from densekd.report.figures import charts, compression_charts, heat_maps
 from densekd.report.groups import group
 from densekd.report.runs import find
 
-from support.run_folders import made
+from support.run_folders import write_run
 
 
 def drawn(out: Path) -> list[Chart]:
@@ -25,7 +25,7 @@ def result(folder: Path) -> dict[str, list[dict[str, float]]]:
 
 
 def test_curves_are_means_over_runs(tmp_path: Path) -> None:
-    folders = [made(tmp_path, f"seed={seed}") for seed in (1, 2, 3)]
+    folders = [write_run(tmp_path, f"seed={seed}") for seed in (1, 2, 3)]
     found = {chart.title: chart for chart in drawn(tmp_path)}
     assert {chart.section for chart in found.values()} == {"curves", "stability"}
     (curve,) = found["All classes seen, after each task"].series
@@ -41,10 +41,10 @@ def test_curves_are_means_over_runs(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_is_drawn_as_such_where_no_other_is(tmp_path: Path) -> None:
-    made(tmp_path, "method.name=gkd", "seed=1")
-    made(tmp_path, "method.name=gkd", "seed=2", tasks=3)
-    made(tmp_path, "method.name=rdkd", tasks=3)
-    made(tmp_path, "method.name=tkd", tasks=0)
+    write_run(tmp_path, "method.name=gkd", "seed=1")
+    write_run(tmp_path, "method.name=gkd", "seed=2", tasks=3)
+    write_run(tmp_path, "method.name=rdkd", tasks=3)
+    write_run(tmp_path, "method.name=tkd", tasks=0)
     curves = {series.method: series for series in drawn(tmp_path)[0].series}
     assert {m: (s.finished, len(s.points)) for m, s in curves.items()} == {
         "gkd": (True, 6),
@@ -59,7 +59,7 @@ def test_an_unfinished_run_is_drawn_as_such_where_no_other_is(tmp_path: Path) ->
 
 
 def test_heat_maps_are_accuracy_matrices(tmp_path: Path) -> None:
-    folder = made(tmp_path, "scenario.steps=1")
+    folder = write_run(tmp_path, "scenario.steps=1")
     (heat,) = heat_maps(group(find([tmp_path]).runs)[0])
     matrix: list[list[float]] = result(folder)["accuracy_matrix"]  # type: ignore[assignment]
     assert heat.values[0] == (100 * matrix[0][0],)
@@ -68,9 +68,9 @@ def test_heat_maps_are_accuracy_matrices(tmp_path: Path) -> None:
 
 def test_memory_is_compared_over_the_same_draws(tmp_path: Path) -> None:
     for size in (5, 20):
-        made(tmp_path, f"memory.per_class={size}", "seed=1")
-    made(tmp_path, "memory.per_class=20", "seed=2")
-    made(tmp_path, "memory.per_class=20", "method.name=gkd")
+        write_run(tmp_path, f"memory.per_class={size}", "seed=1")
+    write_run(tmp_path, "memory.per_class=20", "seed=2")
+    write_run(tmp_path, "memory.per_class=20", "method.name=gkd")
     (chart,) = [chart for chart in drawn(tmp_path) if chart.section == "memory"]
     assert chart.protocol == "digits · T = 5"
     (line,) = chart.series  # the other method has one size only
@@ -81,10 +81,10 @@ def test_memory_is_compared_over_the_same_draws(tmp_path: Path) -> None:
 
 def test_orders_are_those_that_all_methods_have(tmp_path: Path) -> None:
     for order in (1, 2, 10):
-        made(tmp_path, f"scenario.order={order}", "method.name=gkd")
+        write_run(tmp_path, f"scenario.order={order}", "method.name=gkd")
     for order in (1, 2):
-        made(tmp_path, f"scenario.order={order}")
-    made(tmp_path, "method.name=tkd")
+        write_run(tmp_path, f"scenario.order={order}")
+    write_run(tmp_path, "method.name=tkd")
     (chart,) = [chart for chart in drawn(tmp_path) if chart.section == "orders"]
     assert chart.categories == ("order 1", "order 2")
     assert {series.method for series in chart.series} == {"gkd", "rdkd"}
@@ -94,7 +94,7 @@ def test_orders_are_those_that_all_methods_have(tmp_path: Path) -> None:
 def test_flatness_is_a_mean_over_draws_and_runs(tmp_path: Path) -> None:
     losses = {1: [[1.0, 1.0], [2.0, 4.0]], 2: [[3.0, 3.0], [5.0, 7.0]]}
     for seed, values in losses.items():
-        folder = made(tmp_path, f"seed={seed}")
+        folder = write_run(tmp_path, f"seed={seed}")
         flat = {"sigmas": [0.0, 0.01], "draws": 2, "images": 9, "losses": values}
         write_json(folder / "flatness.json", flat)
     loss, rise = [chart for chart in drawn(tmp_path) if chart.section == "flatness"]
@@ -114,8 +114,8 @@ def test_compressions_have_their_losses(tmp_path: Path) -> None:
 
 
 def test_figures_are_the_same_each_time(tmp_path: Path) -> None:
-    made(tmp_path, "scenario.steps=1", "data.source=npz:$_{<b>.npz")
-    made(tmp_path, "scenario.steps=1", "data.source=npz:$_{<b>.npz", "seed=1")
+    write_run(tmp_path, "scenario.steps=1", "data.source=npz:$_{<b>.npz")
+    write_run(tmp_path, "scenario.steps=1", "data.source=npz:$_{<b>.npz", "seed=1")
     found = drawn(tmp_path)
     some = [chart for chart in found if chart.section == "stability"][-2:]
     once = draw(some, {"rdkd": 12})

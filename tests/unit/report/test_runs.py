@@ -9,7 +9,7 @@ from densekd.files import write_json
 from densekd.report.groups import Group, differences, group
 from densekd.report.runs import find
 
-from support.run_folders import made
+from support.run_folders import write_run
 
 AVERAGE = "average_incremental_accuracy"
 
@@ -20,7 +20,7 @@ def only(out: Path) -> Group:
 
 
 def test_runs_are_found_in_their_folder_and_in_that_of_all(tmp_path: Path) -> None:
-    first, second = made(tmp_path / "a", "seed=1"), made(tmp_path / "b", "seed=2")
+    first, second = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
     (tmp_path / "a" / "bases" / "x").mkdir(parents=True)
     found = find([tmp_path / "a", first, second, tmp_path / "b"])
     assert [run.folder for run in found.runs] == [first, second]
@@ -35,25 +35,27 @@ def test_nothing_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_tells_how_far_it_is(tmp_path: Path) -> None:
     for tasks in (0, 2):
-        folder = made(tmp_path / str(tasks), tasks=tasks)
+        folder = write_run(tmp_path / str(tasks), tasks=tasks)
         (run,) = find([folder]).runs
         assert run.result is None
         assert run.progress == f"{tasks} of 6 tasks"
         assert run.measured(AVERAGE) is None
         assert len(run.steps) == tasks
-    (run,) = find([made(tmp_path / "3", "scenario.increment=1", "scenario.base=9", tasks=0)]).runs
+    (run,) = find(
+        [write_run(tmp_path / "3", "scenario.increment=1", "scenario.base=9", tasks=0)]
+    ).runs
     assert run.progress == "0 of ? tasks"
 
 
 def test_a_result_that_was_cut_off_counts_as_unfinished(tmp_path: Path) -> None:
-    folder = made(tmp_path)
+    folder = write_run(tmp_path)
     (folder / "result.json").write_text('{"steps": [')
     (run,) = find([folder]).runs
     assert run.progress == "0 of 6 tasks"
 
 
 def test_a_run_of_another_version_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    folder = made(tmp_path, "seed=7")
+    folder = write_run(tmp_path, "seed=7")
     result = json.loads((folder / "result.json").read_text())
     result["config"]["method"]["options"]["no_longer_there"] = 1
     del result["versions"]
@@ -64,7 +66,7 @@ def test_a_run_of_another_version_is_read_as_far_as_it_goes(tmp_path: Path) -> N
 
 
 def test_settings_that_are_new_have_their_usual_value(tmp_path: Path) -> None:
-    old, new = made(tmp_path, "seed=1"), made(tmp_path, "seed=2")
+    old, new = write_run(tmp_path, "seed=1"), write_run(tmp_path, "seed=2")
     result = json.loads((old / "result.json").read_text())
     del result["config"]["method"]["options"]["temperature"]
     write_json(old / "result.json", result)
@@ -81,9 +83,9 @@ def test_a_compression_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_mean_is_over_seeds_and_orders_of_finished_runs(tmp_path: Path) -> None:
-    folders = [made(tmp_path, f"seed={seed}") for seed in (1, 2)]
-    folders.append(made(tmp_path, "seed=2", "scenario.order=5"))
-    made(tmp_path, "seed=3", tasks=2)
+    folders = [write_run(tmp_path, f"seed={seed}") for seed in (1, 2)]
+    folders.append(write_run(tmp_path, "seed=2", "scenario.order=5"))
+    write_run(tmp_path, "seed=3", tasks=2)
     found = only(tmp_path)
     values = [json.loads((f / "result.json").read_text())[AVERAGE] for f in folders]
     summary = found.summary(AVERAGE)
@@ -95,19 +97,19 @@ def test_a_mean_is_over_seeds_and_orders_of_finished_runs(tmp_path: Path) -> Non
 
 
 def test_a_run_that_repeats_another_is_left_out(tmp_path: Path) -> None:
-    kept = made(tmp_path / "a", "seed=1")
+    kept = write_run(tmp_path / "a", "seed=1")
     shutil.copytree(kept, tmp_path / "b" / kept.name)
     os.utime(kept / "result.json", (2e9, 2e9))
-    made(tmp_path / "c", "seed=1", tasks=3)
+    write_run(tmp_path / "c", "seed=1", tasks=3)
     groups, repeated = group(find([tmp_path / name for name in "abc"]).runs)
     assert [run.folder for each in groups for run in each.all_runs] == [kept]
     assert len(repeated) == 2
 
 
 def test_other_options_make_another_group(tmp_path: Path) -> None:
-    made(tmp_path, "method.options.temperature=2.0")
-    made(tmp_path, "method.options.temperature=4.0")
-    made(tmp_path, "scenario.steps=1")
+    write_run(tmp_path, "method.options.temperature=2.0")
+    write_run(tmp_path, "method.options.temperature=4.0")
+    write_run(tmp_path, "scenario.steps=1")
     groups, _ = group(find([tmp_path]).runs)
     assert sorted(each.method for each in groups) == [
         "rdkd",
@@ -118,10 +120,10 @@ def test_other_options_make_another_group(tmp_path: Path) -> None:
 
 def test_methods_are_paired_within_their_protocol(tmp_path: Path) -> None:
     for seed in (1, 2, 3):
-        made(tmp_path, "method.name=gkd", f"seed={seed}")
+        write_run(tmp_path, "method.name=gkd", f"seed={seed}")
     for seed in (2, 3, 4):
-        made(tmp_path, "method.name=rdkd", f"seed={seed}")
-    made(tmp_path, "method.name=tkd", "seed=2", "scenario.steps=1")
+        write_run(tmp_path, "method.name=rdkd", f"seed={seed}")
+    write_run(tmp_path, "method.name=tkd", "seed=2", "scenario.steps=1")
     groups, _ = group(find([tmp_path]).runs)
     ((first, second, difference),) = differences(groups, AVERAGE)
     assert {first.method, second.method} == {"gkd", "rdkd"}
