@@ -29,9 +29,10 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Task
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.method import Method
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet

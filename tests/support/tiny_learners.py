@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario, Task
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import Schedules
+from densekd.methods.method import Method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import Step, View
 from densekd.nn.network import Features, Network, Outputs
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress

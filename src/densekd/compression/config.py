@@ -23,7 +23,8 @@ from densekd.config.settings_tree import digest, given, merge, plain
 from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
-from densekd.methods.method import Method, Schedule
+from densekd.methods.method import Method
+from densekd.methods.schedule import Schedule
 
 
 @dataclass(frozen=True)

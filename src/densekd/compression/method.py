@@ -6,7 +6,8 @@ from typing import Literal, get_args
 
 from densekd.checks import check_choice
 from densekd.losses.distill import DenseDistillation, Groups
-from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Term
 
 CompressionMethod = Literal["alone", "kd", "rdkd", "fdkd"]

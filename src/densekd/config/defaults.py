@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from densekd.config.settings_tree import given, over
-from densekd.methods.method import Schedule
-from densekd.methods.paper import Schedules
 from densekd.methods.registry import HOSTS
 from densekd.methods.released import released
+from densekd.methods.schedule import Schedule, Schedules
 
 
 def _stepped(

@@ -33,10 +33,11 @@ from densekd.methods.afc import AfcOptions
 from densekd.methods.bic import BicOptions
 from densekd.methods.ccil import CcilOptions
 from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.method import Method
+from densekd.methods.paper import DenseOptions
 from densekd.methods.podnet import PodnetOptions
 from densekd.methods.registry import HOSTS, make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.ucir import UcirOptions
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from densekd.losses.classify import NcaMode
 from densekd.losses.feature import channel_distance, channel_importance, normalised
 from densekd.methods.feature_terms import FeatureTerm, Weight
 from densekd.methods.method import Method
-from densekd.methods.paper import Schedules
 from densekd.methods.podnet import Nca, with_proxies
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import RatioWeight, Stream, TaskContext
 from densekd.nn.network import Network, Outputs
 

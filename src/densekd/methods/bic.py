@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.losses.classify import soft_cross_entropy
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.paper import Schedules
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy, Step, Term
 from densekd.nn.classifier import BiasClassifier
 

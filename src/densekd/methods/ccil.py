@@ -8,8 +8,9 @@ from torch import Tensor
 
 from densekd.data.augment import Strength
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.paper import DenseOptions, Schedules, dense
+from densekd.methods.method import Method, Phase
+from densekd.methods.paper import DenseOptions, dense
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy, Step, Term
 
 

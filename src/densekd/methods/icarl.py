@@ -7,7 +7,7 @@ from torch import Tensor
 from densekd.losses.classify import new_class_bce, old_class_bce
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.method import Method, Phase, Predictor
-from densekd.methods.paper import Schedules
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Step, Term
 
 

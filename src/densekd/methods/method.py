@@ -1,7 +1,6 @@
 """A method as a value: what it adds up, on which batches, for how long, and how it predicts."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -9,71 +8,16 @@ from typing import Literal, get_args
 
 from densekd.checks import check_choice
 from densekd.data.augment import Strength
+from densekd.methods.schedule import Schedule
 from densekd.methods.terms import Term
 from densekd.nn.heads import Head
 
-Decay = Literal["cosine", "milestones", "constant"]
 PhaseData = Literal["streams", "balanced", "held-out"]
 Trains = Literal["all", "new", "weights", "bias"]
 Predictor = Literal["head", "nearest-mean"]
 Streams = Literal["split", "merged"]
 Keeps = Literal["exemplars", "everything"]
 TeacherSource = Literal["before", "self"]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a phase is trained: SGD with momentum, its learning rate set anew for each epoch.
-
-    Args:
-        epochs: how often all new images are seen.
-        lr: the learning rate of the first epoch.
-        decay: ``cosine`` from ``lr`` to ``lr_end``, ``milestones``, or ``constant``.
-        lr_end: where the cosine ends.
-        milestones: the epochs from which the rate is ``factor`` times what it was.
-        batch_size: of each stream, over all ranks.
-        momentum: of SGD.
-        weight_decay: on all parameters.
-        clamp: each number of a gradient is kept between plus and minus this.
-        factor: what the rate is multiplied by at each milestone.
-    """
-
-    epochs: int = 70
-    lr: float = 0.1
-    decay: Decay = "cosine"
-    lr_end: float = 1e-4
-    milestones: tuple[int, ...] = ()
-    batch_size: int = 128
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    clamp: float | None = None
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_choice("decay", self.decay, get_args(Decay))
-        if self.epochs < 1 or self.batch_size < 1 or not 0 < self.lr < math.inf:
-            raise ValueError(
-                f"Can't train for {self.epochs} epochs at rate {self.lr} "
-                f"in batches of {self.batch_size}."
-            )
-        if not all(0 <= x < math.inf for x in (self.lr_end, self.momentum, self.weight_decay)):
-            raise ValueError("lr_end, momentum and weight_decay must be numbers of at least 0.")
-        if self.milestones and self.decay != "milestones":
-            raise ValueError(f"milestones go with decay='milestones', not {self.decay!r}.")
-
-    def lr_at(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
-        if self.decay == "cosine":
-            share = (1 + math.cos(math.pi * epoch / self.epochs)) / 2
-            return self.lr_end + (self.lr - self.lr_end) * share
-        return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
-
-    def scaled(self, share: float) -> "Schedule":
-        """The same schedules in ``share`` of the epochs, at least one."""
-        epochs = max(1, round(self.epochs * share))
-        # Never 0: the first epoch is at the full rate, however few there are.
-        milestones = tuple(max(1, round(m * epochs / self.epochs)) for m in self.milestones)
-        return dataclasses.replace(self, epochs=epochs, milestones=milestones)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from densekd.checks import check_choice
 from densekd.losses.distill import DenseDistillation, Direction, Groups, Reduction, Single
 from densekd.methods.adaptive_weights import AdaptiveWeights, Similarity, SizeRatio
-from densekd.methods.method import Method, Phase, Schedule, Streams
+from densekd.methods.method import Method, Phase, Streams
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Vectors
 from densekd.nn.heads import Head
 
@@ -71,37 +72,6 @@ class DenseOptions:
             raise ValueError(f"lambda_base must be at least 0, not {self.lambda_base}.")
         if self.distil_on == "new" and self.streams == "merged":
             raise ValueError("distil_on='new' goes with streams='split', which has such batches.")
-
-
-# The paper's, for CIFAR-100.
-_BASE = Schedule(epochs=70, lr=0.1)
-_LEAST_FINISH = 1 / 4
-_INCREMENT = Schedule(epochs=40, lr=0.01)
-
-
-@dataclass(frozen=True)
-class Schedules:
-    """How long and how fast it is trained.
-
-    Args:
-        base: the base task.
-        increment: each later task.
-        finish: what some methods add: a balanced fine-tuning or a bias stage to a later task,
-            generations of self-distillation to the base task.
-    """
-
-    base: Schedule = _BASE
-    increment: Schedule = _INCREMENT
-    finish: Schedule | None = None
-
-    def scaled(self, share: float) -> "Schedules":
-        """The same in ``share`` of the epochs, but what finishes a task in at least a quarter.
-
-        It has few images, so it costs little, and what it corrects takes its number of steps
-        however short the rest is (docs/decisions/030).
-        """
-        finish = None if self.finish is None else self.finish.scaled(max(share, _LEAST_FINISH))
-        return Schedules(self.base.scaled(share), self.increment.scaled(share), finish)
 
 
 def dense(name: str, options: DenseOptions, schedules: Schedules) -> Method:

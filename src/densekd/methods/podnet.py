@@ -11,8 +11,8 @@ from torch import Tensor
 from densekd.checks import check_choice
 from densekd.losses.classify import NcaMode, nca_loss
 from densekd.methods.feature_terms import LessForget, PodSpatial
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.paper import Schedules
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import RatioWeight, Step, Stream, Term
 from densekd.nn.classifier import Classifier
 from densekd.nn.proxies import ProxyClassifier

@@ -8,18 +8,11 @@ from densekd.methods.afc import AfcOptions, afc
 from densekd.methods.bic import BicOptions, bic
 from densekd.methods.ccil import CcilOptions, ccil
 from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions, icarl, icarl_softmax
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import (
-    DenseOptions,
-    Schedules,
-    dense,
-    dense_names,
-    distillation,
-    finetune,
-    joint,
-)
+from densekd.methods.method import Method
+from densekd.methods.paper import DenseOptions, dense, dense_names, distillation, finetune, joint
 from densekd.methods.podnet import PodnetOptions, podnet
 from densekd.methods.released import HostOptions
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.ucir import UcirOptions, ucir
 
 METHODS = {

@@ -10,9 +10,8 @@ from densekd.methods.afc import AfcOptions
 from densekd.methods.bic import BIAS_STAGE, BicOptions
 from densekd.methods.ccil import CcilOptions
 from densekd.methods.icarl import IcarlOptions, IcarlSoftmaxOptions
-from densekd.methods.method import Schedule
-from densekd.methods.paper import Schedules
 from densekd.methods.podnet import PodnetOptions
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.ucir import UcirOptions
 
 HostOptions = (

@@ -9,7 +9,7 @@ from torch import Tensor
 from densekd.losses.margin import margin_ranking
 from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method, Phase
-from densekd.methods.paper import Schedules
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import CrossEntropy, Step, Stream, Term
 from densekd.nn.classifier import CosineClassifier
 

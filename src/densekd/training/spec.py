@@ -10,9 +10,10 @@ from torch import nn
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.methods.method import Method
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import HOSTS, make_method
 from densekd.methods.released import Released, released
+from densekd.methods.schedule import Schedules
 from densekd.nn.adapter import as_backbone
 from densekd.nn.network import Backbone
 from densekd.nn.registry import make_backbone

@@ -6,8 +6,8 @@ import torch
 
 from densekd.analysis.flatness import Noise, flatness
 from densekd.data.dataset import PixelImages, Split, join_splits
-from densekd.methods.method import Schedule
-from densekd.methods.paper import DenseOptions, Schedules, dense
+from densekd.methods.paper import DenseOptions, dense
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.seeds import Seeds
 from densekd.training.learner import Learner
 

@@ -14,7 +14,7 @@ from densekd.compression.config import (
 from densekd.compression.method import CompressionOptions
 from densekd.config.schema import as_toml
 from densekd.config.settings_tree import override
-from densekd.methods.method import Schedule
+from densekd.methods.schedule import Schedule
 
 
 def made(*assignments: str) -> CompressionConfig:

@@ -11,7 +11,7 @@ from densekd.data.augment import Augment
 from densekd.data.dataset import PixelImages
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.methods.method import Schedule
+from densekd.methods.schedule import Schedule
 from densekd.methods.terms import Step, View
 from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Network, Outputs

@@ -10,8 +10,8 @@ import pytest
 from densekd.config.schema import Config, as_toml, as_tree, base_settings, influential, resolve
 from densekd.config.settings_tree import digest, merge, override, read_toml
 from densekd.data.sources import SOURCES
-from densekd.methods.method import Schedule
 from densekd.methods.registry import HOSTS, METHODS
+from densekd.methods.schedule import Schedule
 
 SMALL = ["digits", "cifar10", "cifar100", "npz:a.npz", "hub:owner/name", "folder:photos"]
 IMAGENET = ["imagenet:data", "imagenet100:data"]

@@ -3,9 +3,9 @@ import pytest
 from densekd.data.memory import Quota
 from densekd.data.scenario import Scenario
 from densekd.jobs.estimate import Estimate, TimeLeft, workload
-from densekd.methods.method import Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.training.callbacks import TrainingProgress
 
 from support import datasets

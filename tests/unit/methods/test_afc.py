@@ -17,8 +17,8 @@ from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.afc import AfcOptions, ChannelDistance, afc
 from densekd.methods.method import Method
-from densekd.methods.paper import Schedules
 from densekd.methods.podnet import Nca
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, TaskContext, View
 from densekd.nn.network import Network, Outputs
 from densekd.nn.proxies import ProxyClassifier

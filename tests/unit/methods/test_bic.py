@@ -13,8 +13,8 @@ from densekd.data.scenario import Scenario
 from densekd.data.stratify import held_count
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.bic import BIAS_STAGE, BicOptions, NewShare, OldShare, Unbiased, bic
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import Schedules
+from densekd.methods.method import Method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step
 from densekd.nn.classifier import BiasClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs

@@ -11,8 +11,9 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from densekd.data.scenario import Scenario
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.ccil import GENERATION, CcilOptions, SelfDistil, ccil
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.paper import DenseOptions, Schedules, dense
+from densekd.methods.method import Method, Phase
+from densekd.methods.paper import DenseOptions, dense
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Step, View
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network, Outputs

@@ -18,8 +18,8 @@ from densekd.methods.icarl import (
     icarl,
     icarl_softmax,
 )
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import Schedules
+from densekd.methods.method import Method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step
 from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Network, Outputs

@@ -2,104 +2,10 @@ import dataclasses
 from typing import Any, cast
 
 import pytest
-import torch
-from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
 
-from densekd.methods.method import Decay, Method, Phase, Schedule
-from densekd.methods.paper import Schedules
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule
 from densekd.methods.terms import CrossEntropy
-
-
-def rates(schedule: Schedule) -> list[float]:
-    return [schedule.lr_at(epoch) for epoch in range(schedule.epochs)]
-
-
-def optimiser(lr: float) -> SGD:
-    return SGD([torch.nn.Parameter(torch.zeros(()))], lr=lr)
-
-
-@pytest.mark.parametrize(("epochs", "lr", "lr_end"), [(70, 0.1, 1e-4), (40, 0.01, 1e-4), (1, 1, 0)])
-def test_the_cosine_is_that_of_torch(epochs: int, lr: float, lr_end: float) -> None:
-    sgd = optimiser(lr)
-    scheduler = CosineAnnealingLR(sgd, epochs, eta_min=lr_end)
-    schedule = Schedule(epochs, lr, lr_end=lr_end)
-    for epoch in range(epochs + 1):  # the one after the last is where the cosine ends
-        assert schedule.lr_at(epoch) == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-9)
-        sgd.step()
-        scheduler.step()
-    assert schedule.lr_at(epochs) == lr_end
-
-
-def test_the_paper_trains_by_a_cosine_from_a_tenth() -> None:
-    schedule = Schedule()
-    assert schedule.lr_at(0) == 0.1
-    assert schedule.lr_at(35) == pytest.approx((0.1 + 1e-4) / 2)
-    assert schedule.lr_at(69) == pytest.approx(1.503e-4, rel=1e-3)
-
-
-def test_milestones_are_those_of_torch() -> None:
-    sgd = optimiser(0.1)
-    scheduler = MultiStepLR(sgd, [2, 5])
-    for rate in rates(Schedule(8, 0.1, "milestones", milestones=(2, 5))):
-        assert rate == pytest.approx(sgd.param_groups[0]["lr"], rel=1e-12)
-        sgd.step()
-        scheduler.step()
-
-
-def test_constant_stays() -> None:
-    assert rates(Schedule(5, 0.3, "constant")) == [0.3] * 5
-
-
-def test_a_scaled_schedule_is_the_same_course_in_less_time() -> None:
-    whole = Schedule(70, 0.1, "milestones", milestones=(30, 60), weight_decay=5e-4)
-    half = whole.scaled(0.5)
-    assert (half.epochs, half.milestones) == (35, (15, 30))
-    assert dataclasses.replace(half, epochs=70, milestones=(30, 60)) == whole
-    assert whole.scaled(1) == whole
-    assert whole.scaled(0.1).milestones == (3, 6)
-    assert Schedule(40, 0.01).scaled(0.1) == Schedule(4, 0.01)
-
-
-@pytest.mark.parametrize(("share", "finish"), [(2, 40), (1, 20), (0.5, 10), (0.25, 5), (0.01, 5)])
-def test_what_finishes_a_task_is_never_shorter_than_a_quarter(share: float, finish: int) -> None:
-    schedules = Schedules(Schedule(100), Schedule(50), Schedule(20))
-    scaled = schedules.scaled(share)
-    assert (scaled.base, scaled.increment) == (
-        schedules.base.scaled(share),
-        Schedule(50).scaled(share),
-    )
-    assert scaled.finish == Schedule(finish)
-    assert Schedules(Schedule(100)).scaled(share).finish is None
-
-
-@pytest.mark.parametrize("share", [0.0, 1e-9, 0.01, 1 / 70])
-def test_however_short_there_is_an_epoch_at_the_first_rate(share: float) -> None:
-    short = Schedule(70, 0.1, "milestones", milestones=(20, 60)).scaled(share)
-    assert rates(short) == [0.1]
-    assert rates(Schedule(70, 0.1).scaled(share)) == [0.1]
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"epochs": 0}, "Can't train for 0 epochs"),
-        ({"lr": 0.0}, "at rate 0.0"),
-        ({"lr": -0.1}, "at rate -0.1"),
-        ({"lr": float("nan")}, "at rate nan"),
-        ({"lr": float("inf")}, "at rate inf"),
-        ({"batch_size": 0}, "in batches of 0"),
-        ({"lr_end": -1e-4}, "must be numbers of at least 0"),
-        ({"momentum": -0.9}, "must be numbers of at least 0"),
-        ({"weight_decay": -1e-4}, "must be numbers of at least 0"),
-        ({"decay": cast(Decay, "linear")}, "decay='linear' is not one of 'cosine'"),
-        ({"milestones": (20,)}, "milestones go with decay='milestones', not 'cosine'"),
-        ({"decay": "constant", "milestones": (20,)}, "not 'constant'"),
-    ],
-)
-def test_a_schedule_that_can_not_be_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Schedule(**options)
 
 
 def method() -> Method:

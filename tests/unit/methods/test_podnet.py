@@ -16,8 +16,8 @@ from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.feature_terms import LessForget, PodSpatial
 from densekd.methods.method import Method
-from densekd.methods.paper import Schedules
 from densekd.methods.podnet import Nca, PodnetOptions, podnet
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, Stream, View
 from densekd.nn.classifier import Classifier, CosineClassifier
 from densekd.nn.network import Network, Outputs

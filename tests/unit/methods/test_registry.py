@@ -7,9 +7,10 @@ import pytest
 
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.adaptive_weights import AdaptiveWeights
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.paper import DenseOptions, Schedules, dense
+from densekd.methods.method import Method, Phase
+from densekd.methods.paper import DenseOptions, dense
 from densekd.methods.registry import METHODS, check_method, make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Term
 
 COURSE = Schedules(Schedule(7, 0.2), Schedule(3, 0.02))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from densekd.config.schema import Config, base_settings, resolve
-from densekd.methods.method import Schedule
 from densekd.methods.registry import HOSTS
 from densekd.methods.released import released
+from densekd.methods.schedule import Schedule
 from densekd.methods.ucir import UcirOptions
 from densekd.nn.registry import make_backbone
 

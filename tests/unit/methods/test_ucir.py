@@ -12,7 +12,7 @@ from densekd.data.scenario import Scenario
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method
-from densekd.methods.paper import Schedules
+from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, View
 from densekd.methods.ucir import MarginRanking, UcirOptions, ucir
 from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier

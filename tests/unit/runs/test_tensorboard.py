@@ -5,7 +5,8 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
-from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule
 from densekd.runs.record import StepRecord
 from densekd.runs.tensorboard import TensorBoardWriter
 from densekd.training.callbacks import TrainingProgress

@@ -6,9 +6,9 @@ from densekd.data.augment import Augment
 from densekd.data.batches import RankShare
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.methods.method import Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.resnet import cifar_resnet
 from densekd.training.callbacks import Callback, TrainingProgress
 from densekd.training.engine import Engine, Precision, finite, gains_by_bf16

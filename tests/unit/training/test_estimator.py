@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.dataset import FileImages, PixelImages
 from densekd.data.memory import ExemplarMemory, Quota
-from densekd.methods.method import Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.network import Features
 from densekd.training.callbacks import Callback, Stopped
 from densekd.training.checkpoint import save_state

@@ -7,9 +7,9 @@ from densekd.data.augment import Augment
 from densekd.data.dataset import Dataset, PixelImages, Split, join_splits
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, Task
-from densekd.methods.method import Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.network import Features
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate

@@ -13,9 +13,10 @@ from densekd.data.augment import Augment
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario, Task
-from densekd.methods.method import Method, Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.method import Method
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints, State

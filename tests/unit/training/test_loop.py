@@ -14,9 +14,10 @@ from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.method import Method, Phase, Schedule
-from densekd.methods.paper import DenseOptions, Schedules
+from densekd.methods.method import Method, Phase
+from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy, Distil, Over, RatioWeight, Step, Stream, Term
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Features, Network

@@ -1,0 +1,116 @@
+"""How long and how fast a method is trained."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from densekd.checks import check_choice
+
+Decay = Literal["cosine", "milestones", "constant"]
+
+# A finish has few images, so it costs little, and it needs its number of steps however short the
+# rest is (docs/decisions/030).
+_SHORTEST_FINISH = 1 / 4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The epochs of one phase: SGD with momentum, with a learning rate per epoch.
+
+    Args:
+        epochs: passes over the new images.
+        lr: the learning rate of the first epoch.
+        decay: ``cosine`` from ``lr`` to ``lr_end``, ``milestones``, or ``constant``.
+        lr_end: where the cosine ends.
+        milestones: the epochs from which the rate is multiplied by ``factor``.
+        batch_size: of each stream, over all ranks.
+        momentum: of SGD.
+        weight_decay: on all parameters.
+        clamp: clip each element of a gradient to plus or minus this.
+        factor: what the rate is multiplied by at each milestone.
+    """
+
+    epochs: int = 70
+    lr: float = 0.1
+    decay: Decay = "cosine"
+    lr_end: float = 1e-4
+    milestones: tuple[int, ...] = ()
+    batch_size: int = 128
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    clamp: float | None = None
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_choice("decay", self.decay, get_args(Decay))
+        if self.epochs < 1 or self.batch_size < 1 or not 0 < self.lr < math.inf:
+            raise ValueError(
+                f"Can't train for {self.epochs} epochs at rate {self.lr} "
+                f"in batches of {self.batch_size}."
+            )
+        if not all(0 <= x < math.inf for x in (self.lr_end, self.momentum, self.weight_decay)):
+            raise ValueError("lr_end, momentum and weight_decay must be numbers of at least 0.")
+        if self.milestones and self.decay != "milestones":
+            raise ValueError(f"milestones go with decay='milestones', not {self.decay!r}.")
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
+        if self.decay == "cosine":
+            share = (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+            return self.lr_end + (self.lr - self.lr_end) * share
+        return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
+
+    def scaled(self, share: float) -> "Schedule":
+        """Shorten the schedule to ``share`` of its epochs, at least one."""
+        epochs = max(1, round(self.epochs * share))
+        # Never 0: the first epoch has the full rate, however few epochs there are.
+        milestones = tuple(max(1, round(m * epochs / self.epochs)) for m in self.milestones)
+        return dataclasses.replace(self, epochs=epochs, milestones=milestones)
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """The schedules of a method; the default is the paper's for CIFAR-100.
+
+    Args:
+        base: the base task.
+        increment: each later task.
+        finish: what some methods add: balanced fine-tuning or a bias stage after a later task,
+            self-distillation after the base task.
+    """
+
+    base: Schedule = Schedule(70, 0.1)
+    increment: Schedule = Schedule(40, 0.01)
+    finish: Schedule | None = None
+
+    def scaled(self, share: float) -> "Schedules":
+        """Shorten all schedules to ``share`` of their epochs, but a finish to at least 1/4."""
+        finish = None if self.finish is None else self.finish.scaled(max(share, _SHORTEST_FINISH))
+        return Schedules(self.base.scaled(share), self.increment.scaled(share), finish)
+
+
+def same_for_all(schedule: Schedule, finish: Schedule | None = None) -> Schedules:
+    """Train the base task and all later tasks by one schedule."""
+    return Schedules(schedule, schedule, finish)
+
+
+def stepped(
+    epochs: int,
+    lr: float,
+    milestones: tuple[int, ...],
+    weight_decay: float = 1e-4,
+    batch_size: int = 128,
+    *,
+    factor: float = 0.1,
+) -> Schedule:
+    """A schedule whose rate is multiplied by ``factor`` at each milestone."""
+    return Schedule(
+        epochs,
+        lr,
+        "milestones",
+        milestones=milestones,
+        batch_size=batch_size,
+        weight_decay=weight_decay,
+        factor=factor,
+    )
