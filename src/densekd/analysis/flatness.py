@@ -20,7 +20,7 @@ from densekd.nn.network import Network
 from densekd.runs.load_run import LoadedRun, load_run, read_config
 from densekd.seeds import Seeds
 from densekd.training.learner import Learner
-from densekd.training.loop import frozen
+from densekd.training.phases import frozen_copy
 
 OnBatch = Callable[[int], None]
 
@@ -149,7 +149,7 @@ def _losses(
     """The loss without noise, then those of each draw with growing sigma; ``known`` are skipped."""
     seen, place = 0, 0
     total = (1 + noise.draws * (len(noise.sigmas) - 1)) * len(train)
-    noisy = frozen(learner.network)
+    noisy = frozen_copy(learner.network)
 
     def on_batch(images: int) -> None:
         nonlocal seen

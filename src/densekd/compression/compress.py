@@ -18,7 +18,7 @@ from densekd.runs.run import RunObserver, read_result
 from densekd.training.checkpoint import Checkpoints, save_state
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner
-from densekd.training.loop import ExternalTeacher
+from densekd.training.phases import ExternalTeacher
 
 
 def compress(

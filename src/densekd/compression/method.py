@@ -45,7 +45,7 @@ def compression(name: CompressionMethod, options: CompressionOptions, schedule: 
 
     The divergence is a sum over classes and a mean over the batch. p is all classes (``kd``), one
     random group of blocks of classes (``rdkd``), or every group, averaged exactly (``fdkd``);
-    the blocks are those of the `densekd.training.loop.ExternalTeacher`. Alone, a student
+    the blocks are those of the `densekd.training.phases.ExternalTeacher`. Alone, a student
     minimises CE.
 
     Args:

@@ -18,7 +18,7 @@ from densekd.training.checkpoint import Checkpoints
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
 from densekd.training.learner import Learner
-from densekd.training.loop import ExternalTeacher
+from densekd.training.phases import ExternalTeacher
 
 
 class Taught(NamedTuple):

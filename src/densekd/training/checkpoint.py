@@ -9,7 +9,7 @@ import glob
 import json
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,6 +87,11 @@ def load_facts(path: Path) -> dict[str, Any]:
     """The facts alone of the state that `save_state` saved at ``path``; raises as `load_state`."""
     facts: dict[str, Any] = _held(path)["facts"]
     return facts
+
+
+def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with ``prefix``, by the rest of their names."""
+    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
 
 
 class Checkpoints:

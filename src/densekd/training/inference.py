@@ -41,7 +41,7 @@ def infer(
     )
 
 
-def features_of(network: Network, data: Split, settings: Settings) -> Tensor:
+def extract_features(network: Network, data: Split, settings: Settings) -> Tensor:
     """Pooled features ``[n, D]``, without the logits, which may be many."""
     read = _read(network, network.backbone, data, settings)
     seen = [batch.pooled.float() for batch in read]

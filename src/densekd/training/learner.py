@@ -1,7 +1,7 @@
 """A learner: a network, what it keeps of the past, and a method to learn the next task by."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,18 +13,28 @@ from densekd.data.dataset import Images
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.methods.method import Method
-from densekd.methods.terms import TaskContext, Term
 from densekd.nn.heads import HEADS
 from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
 from densekd.training.callbacks import Callback
-from densekd.training.checkpoint import Checkpoints, State, load_state, save_state
+from densekd.training.checkpoint import (
+    Checkpoints,
+    State,
+    load_state,
+    save_state,
+    select_prefix,
+)
 from densekd.training.estimator import EstimatorMixin
-from densekd.training.images import TaskImages, gather
-from densekd.training.inference import InferenceOutputs, class_means, cosines, features_of, infer
+from densekd.training.inference import (
+    InferenceOutputs,
+    class_means,
+    cosines,
+    extract_features,
+    infer,
+)
 from densekd.training.inference import nearest_mean as nearest_mean
-from densekd.training.loop import ExternalTeacher, Position, TaskTraining, frozen
-from densekd.training.phases import Training
+from densekd.training.loop import train_task
+from densekd.training.phases import ExternalTeacher, TaskTraining
 from densekd.training.settings import InferredAugment
 from densekd.training.settings import Settings as Settings
 from densekd.training.spec import (
@@ -124,32 +134,16 @@ class Learner(EstimatorMixin):
             raise ValueError(
                 f"The class {empty!r} has no image to learn from; add some, or leave it out."
             )
-        self._measure(task.train.images)
-        seeds = Seeds(self.settings.seed).at("task", task.number)
-        material = gather(task, self.method, self.memory, seeds)
-        training = Training(self.method, self.settings, self.memory, self.sizes)
-        student = self._grown(task, seeds)
-        before = training.context(task, material, self.network, seeds)
-        # Copies, which replace the learner's own when the task is learned.
-        own = copy.deepcopy(self.terms)
-        if external_teacher is None and self.sizes:
-            external_teacher = ExternalTeacher(self.network, self.sizes)
-        terms = training.active(own, material, taught=external_teacher is not None)
-        notes = {
-            f"{slot}.{name}": value
-            for slot, term in terms.items()
-            for name, value in term.begin(before).items()
-        }
-        old, teacher = () if external_teacher is None else external_teacher.sizes, None
-        if external_teacher is not None and any(term.needs_teacher for term in terms.values()):
-            teacher = frozen(external_teacher.network)
-        save = self._saver(checkpoints)
-        job = TaskTraining(
-            task.number, student, teacher, terms, old, len(task.classes), seeds, save
+        self._infer_augment(task.train.images)
+        training = TaskTraining(
+            task, self.method, self.memory, self.settings, self.network, external_teacher
         )
-        saved = None if checkpoints is None else checkpoints.newest()
-        position = training.run(job, material, callback or Callback(), saved)
-        self._keep(job, own, material, training.context(task, material, student, seeds))
+        student = self._grow(task, training.seeds)
+        notes = training.begin(self.terms)
+        position = train_task(training, student, callback or Callback(), checkpoints)
+        training.end(student)
+        self.network, self.terms = student, training.terms
+        self.classes += task.classes
         return Learned(position.seconds, position.images, notes)
 
     def logits(self, images: Images) -> Tensor:
@@ -246,10 +240,10 @@ class Learner(EstimatorMixin):
         for size in state.facts["sizes"]:
             self.network.grow(size)
         self.settings.engine.placed(self.network)
-        self.network.load_state_dict(_part(state.tensors, "network."))
-        self.memory.load_state_dict(_part(state.tensors, "memory."))
+        self.network.load_state_dict(select_prefix(state.tensors, "network."))
+        self.memory.load_state_dict(select_prefix(state.tensors, "memory."))
         for slot, term in self.terms.items():
-            term.load_state_dict(_part(state.tensors, f"term.{slot}."))
+            term.load_state_dict(select_prefix(state.tensors, f"term.{slot}."))
         self.classes = tuple(state.facts["classes"])
 
     @classmethod
@@ -257,7 +251,7 @@ class Learner(EstimatorMixin):
         four = parts.backbone, parts.method, parts.memory, parts.settings
         return cls(*four, epochs=parts.epochs)
 
-    def _measure(self, images: Images) -> None:
+    def _infer_augment(self, images: Images) -> None:
         """Augment as the first images suggest, if that is what the settings ask for."""
         given = self.spec.settings.augment
         if isinstance(given, InferredAugment) and not self.classes:
@@ -266,7 +260,7 @@ class Learner(EstimatorMixin):
     def _augment_by(self, augment: Augment) -> None:
         self.settings = replace(self.settings, augment=augment.to(self.settings.engine.device))
 
-    def _grown(self, task: Task, seeds: Seeds) -> Network:
+    def _grow(self, task: Task, seeds: Seeds) -> Network:
         """A copy of the network with room for new classes, which is what will be trained."""
         student = copy.deepcopy(self.network)
         # The layers that torch draws itself take no generator.
@@ -275,32 +269,7 @@ class Learner(EstimatorMixin):
             student.grow(len(task.classes))
         self.settings.engine.placed(student)
         if self.method.imprints and self.sizes:
-            features = features_of(self.network, task.train, self.settings)
+            features = extract_features(self.network, task.train, self.settings)
             labels = task.train.labels.to(features.device) - task.first
             student.classifier.imprint(features, labels, seeds.number("init"))
         return student
-
-    def _keep(
-        self, job: TaskTraining, terms: dict[str, Term], material: TaskImages, after: TaskContext
-    ) -> None:
-        """Take over what was trained, with exemplars and what terms keep of the task."""
-        new, herded = material.new, None
-        if self.memory.selection != "random":
-            herded = after.features(new).cpu()
-        for term in terms.values():
-            term.end(after)
-        drawn = job.seeds.generator("memory")
-        self.memory.learn(new, job.added, drawn, herded, material.reserved)
-        self.network, self.terms = job.network, terms
-        self.classes += after.task.classes
-
-    def _saver(self, checkpoints: Checkpoints | None) -> Callable[[State, Position], None]:
-        def save(state: State, position: Position) -> None:
-            if checkpoints is not None and self.settings.engine.first:
-                checkpoints.save(position.done, state)
-
-        return save
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}

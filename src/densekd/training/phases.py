@@ -1,134 +1,272 @@
-"""How a task is trained by a method: on which batches, by which terms, through which phases."""
+"""The training of one task: its images, its phases, the terms of its loss, and its teacher."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from densekd.data.batches import Batch, Batches, RankShare
+from densekd.data.batches import Batch, Batches, RankShare, pairs
 from densekd.data.dataset import Split, join_splits
 from densekd.data.memory import ExemplarMemory
 from densekd.data.scenario import Task
-from densekd.data.stratify import oversample_rare
+from densekd.data.stratify import held_count, oversample_rare, stratified_split
 from densekd.methods.method import Method, Phase
 from densekd.methods.terms import Stream, TaskContext, Term
 from densekd.nn.network import Network
 from densekd.seeds import Seeds
-from densekd.training.callbacks import Callback
-from densekd.training.checkpoint import State
-from densekd.training.images import PhaseBatches, TaskImages, feed_of
-from densekd.training.inference import features_of
-from densekd.training.loop import Loop, Position, TaskTraining, position_of
+from densekd.training.checkpoint import select_prefix
+from densekd.training.inference import extract_features
 from densekd.training.settings import Settings
 
 
-@dataclass(frozen=True)
-class Training:
-    """The training of one task.
+class ExternalTeacher(NamedTuple):
+    """A network that teaches another one; their architectures may differ.
 
     Args:
-        method: how to learn.
-        settings: what does not depend on the method.
-        memory: has the exemplars of the tasks before.
-        sizes: the number of classes of each task before.
+        network: gives the teacher's logits; it is copied.
+        sizes: how many of its logits belong to each task of the pool, in order.
     """
 
-    method: Method
-    settings: Settings
-    memory: ExemplarMemory
+    network: Network
     sizes: tuple[int, ...]
 
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """What it goes through."""
-        return self.method.increment if self.sizes else self.method.base
 
-    def context(
-        self, task: Task, material: TaskImages, network: Network, seeds: Seeds
-    ) -> TaskContext:
-        """What terms are told before and after the task."""
-        phase = self.phases[0]
-        kept = [] if material.exemplars is None else [material.exemplars]
+class TaskImages(NamedTuple):
+    """The images a task is trained on; only ``new`` ones and ``reserved`` without exemplars."""
+
+    new: Split  # images of the new classes to train on
+    reserved: Split | None  # images of the new classes held out from the streams, now and later
+    replayed: Split | None = None  # exemplars in the streams
+    balanced: Split | None = None  # equally many exemplars of each class, old and new
+    held_out: Split | None = None  # images of old and new classes that no stream has had
+    exemplars: Split | None = None  # all exemplars of the old classes
+
+
+class TaskTraining:
+    """Everything that the phases of one task share.
+
+    Args:
+        task: the new classes.
+        method: says which phases and terms there are.
+        memory: holds exemplars of the earlier tasks.
+        settings: what does not depend on the method.
+        network: the network before the task. It teaches unless there is an external teacher.
+        external_teacher: teaches in place of ``network``, also in the base task.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        memory: ExemplarMemory,
+        settings: Settings,
+        network: Network,
+        external_teacher: ExternalTeacher | None = None,
+    ) -> None:
+        self.task, self.method, self.memory, self.settings = task, method, memory, settings
+        self.new_classes = len(task.classes)
+        self.seeds = Seeds(settings.seed).at("task", task.number)
+        self.images = select_images(task, method, memory, self.seeds)
+        self._network, self._sizes = network, network.classifier.sizes
+        self.phases = method.increment if self._sizes else method.base
+        if external_teacher is None and self._sizes:
+            external_teacher = ExternalTeacher(network, self._sizes)
+        self._external_teacher = external_teacher
+        self.teacher_sizes = () if external_teacher is None else external_teacher.sizes
+        self.teacher: Network | None = None
+        self.terms: dict[str, Term] = {}
+        self.active_terms: dict[str, Term] = {}
+
+    def begin(self, terms: Mapping[str, Term]) -> dict[str, float]:
+        """Copy and prepare terms and teacher; returns what the terms record, by slot and name."""
+        self.terms = copy.deepcopy(dict(terms))
+        self.active_terms = {s: term for s, term in self.terms.items() if self._active(s, term)}
+        context = self._context(self._network)
+        notes = {
+            f"{slot}.{name}": value
+            for slot, term in self.active_terms.items()
+            for name, value in term.begin(context).items()
+        }
+        needed = any(term.needs_teacher for term in self.active_terms.values())
+        if needed and self._external_teacher is not None:
+            self.teacher = frozen_copy(self._external_teacher.network)
+        return notes
+
+    def start_phase(
+        self, phase: Phase, network: Network, saved: Mapping[str, Tensor]
+    ) -> "PhaseTraining | None":
+        """A phase, ready to train ``network``; None if it needs exemplars and there are none.
+
+        Args:
+            phase: one of ``phases``.
+            network: the network to train, as it is when the phase starts.
+            saved: the tensors of a checkpoint made within the phase; empty if there is none.
+        """
+        needed = {"balanced": self.images.balanced, "held-out": self.images.held_out}
+        if phase.data in needed and needed[phase.data] is None:
+            return None
+        return PhaseTraining(self, phase, network, saved)
+
+    def end(self, network: Network) -> None:
+        """Show the trained network to the terms, and keep exemplars of the new classes."""
+        new, features = self.images.new, None
+        if self.memory.selection != "random":
+            features = extract_features(network, new, self.settings).cpu()
+        context = self._context(network)
+        for term in self.terms.values():
+            term.end(context)
+        generator = self.seeds.generator("memory")
+        self.memory.learn(new, self.new_classes, generator, features, self.images.reserved)
+
+    def batches(self, images: Split, phase: Phase, seeds: Seeds, share: RankShare) -> Batches:
+        """Batches of ``images``, of the size and with the augmentation of a phase."""
+        augment = self.settings.augment.of(phase.augment, phase.mixup)
+        size, workers = phase.schedule.batch_size, self.settings.workers
+        return Batches(images, size, augment, seeds, share, workers=workers)
+
+    def _active(self, slot: str, term: Term) -> bool:
+        """Whether a term takes part in this task: it has batches, and a teacher if it needs one."""
+        streams = {"merged"} if self.method.streams == "merged" else {"new"}
+        if self.images.replayed is not None and self.method.streams == "split":
+            streams.add("exemplars")
+        taught = self._external_teacher is not None or any(
+            phase.teacher == "self" and slot in (phase.slots or ()) for phase in self.phases
+        )
+        return bool(streams & set(term.streams)) and (taught or not term.needs_teacher)
+
+    def _context(self, network: Network) -> TaskContext:
+        kept = [] if self.images.exemplars is None else [self.images.exemplars]
 
         def batches() -> Iterator[Batch]:
-            images = join_splits([task.train, *kept])
-            # Every rank sees all of it, since what terms keep has to be the same on all.
-            return self._batches(images, phase, seeds.at("after"), RankShare()).epoch(0)
+            images, seeds = join_splits([self.task.train, *kept]), self.seeds.at("after")
+            # Every rank gets all images, since the terms' state must be the same on all ranks.
+            return self.batches(images, self.phases[0], seeds, RankShare()).epoch(0)
 
         return TaskContext(
-            task,
-            self.sizes,
-            material.exemplars,
-            lambda x: features_of(network, x, self.settings),
+            self.task,
+            self._sizes,
+            self.images.exemplars,
+            lambda x: extract_features(network, x, self.settings),
             network,
             batches,
         )
 
-    def active(self, terms: dict[str, Term], material: TaskImages, taught: bool) -> dict[str, Term]:
-        """The terms that have a part in this task: those with a batch, and a teacher if need be."""
-        streams = {"merged"} if self.method.streams == "merged" else {"new"}
-        if material.rehearsed is not None and self.method.streams == "split":
-            streams.add("exemplars")
-        teaching = {
-            slot for phase in self.phases if phase.teacher == "self" for slot in phase.slots or ()
+
+class PhaseTraining:
+    """One phase of a task: its batches, its terms and its teacher.
+
+    Made by `TaskTraining.start_phase`, where the arguments are explained.
+    """
+
+    def __init__(
+        self, task: TaskTraining, phase: Phase, network: Network, saved: Mapping[str, Tensor]
+    ) -> None:
+        self.task, self.phase = task, phase
+        self._chosen: Tensor | None = None
+        share = task.settings.engine.share
+        self._batches = {
+            stream: task.batches(images, phase, task.seeds.at(phase.name, stream), share)
+            for stream, images in self._images(network, saved).items()
         }
-        return {
+        self.teacher = task.teacher
+        if phase.teacher == "self":
+            self.teacher = frozen_copy(network)
+            if saved:
+                self.teacher.load_state_dict(select_prefix(saved, "teacher."))
+        self.terms = {
             slot: term
-            for slot, term in terms.items()
-            if streams & set(term.streams)
-            and (taught or not term.needs_teacher or slot in teaching)
+            for slot, term in task.active_terms.items()
+            if (phase.slots is None or slot in phase.slots)
+            and (self.teacher is not None or not term.needs_teacher)
         }
 
-    def run(
-        self, job: TaskTraining, material: TaskImages, callback: Callback, saved: State | None
-    ) -> Position:
-        """Go through all phases, or through those that ``saved`` leaves to be done."""
-        position = Position(job.task) if saved is None else position_of(saved)
-        if position.task != job.task:
-            raise ValueError(
-                f"These checkpoints are of task {position.task + 1}, not of task {job.task + 1}; "
-                "give each task its own."
-            )
-        for phase in self.phases[position.phase :]:
-            feed = self._feed(material, phase, job, saved)
-            if feed is None:
-                position.phase += 1
-                continue
-            loop = Loop(self.settings.engine, job, phase, feed)
-            if saved is not None:
-                loop.load(saved)
-                saved = None
-            loop.run(position, callback)
-        job.network.requires_grad_(True)
-        return position
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+        return len(next(iter(self._batches.values())))
 
-    def _feed(
-        self, material: TaskImages, phase: Phase, job: TaskTraining, saved: State | None
-    ) -> PhaseBatches | None:
-        def batches(images: Split, stream: Stream) -> Batches:
-            seeds = job.seeds.at(phase.name, stream)
-            return self._batches(images, phase, seeds, self.settings.engine.share)
+    def epoch(self, number: int, skip: int) -> Iterator[Mapping[Stream, Batch]]:
+        """The batches of an epoch, by stream, without the first ``skip``."""
+        if "exemplars" in self._batches:
+            both = pairs(self._batches["new"], self._batches["exemplars"], number, skip=skip)
+            return ({"new": new, "exemplars": old} for new, old in both)
+        ((stream, batches),) = self._batches.items()
+        return ({stream: batch} for batch in batches.epoch(number, skip=skip))
 
-        chosen = None
-        if (
-            phase.data == "balanced"
-            and material.balanced is not None
-            and self.memory.selection != "random"
-        ):
-            # By the network as it is now, or as it was when the phase began.
-            chosen = None if saved is None else saved.tensors.get("chosen")
-            if chosen is None:
-                features = features_of(job.network, material.new, self.settings).cpu()
-                drawn = job.seeds.generator("memory")
-                chosen = torch.cat(self.memory.choose(material.new, job.added, drawn, features))
-            balanced = self.memory.rehearsed(material.new, job.added, chosen)
-            material = material._replace(balanced=balanced)
-        if self.settings.oversample_rare:
-            material = material._replace(new=oversample_rare(material.new))
-        return feed_of(material, phase, self.method.streams, batches, chosen)
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold because it depends on the network at the phase's start."""
+        tensors = {} if self._chosen is None else {"chosen": self._chosen}
+        if self.phase.teacher == "self":
+            assert self.teacher is not None
+            tensors |= {f"teacher.{name}": x for name, x in self.teacher.state_dict().items()}
+        return tensors
 
-    def _batches(self, images: Split, phase: Phase, seeds: Seeds, share: RankShare) -> Batches:
-        settings = self.settings
-        augment = settings.augment.of(phase.augment, phase.mixup)
-        size = phase.schedule.batch_size
-        return Batches(images, size, augment, seeds, share, workers=settings.workers)
+    def _images(self, network: Network, saved: Mapping[str, Tensor]) -> dict[Stream, Split]:
+        images = self.task.images
+        if self.phase.data == "held-out":
+            assert images.held_out is not None
+            return {"merged": images.held_out}
+        if self.phase.data == "balanced":
+            return {"merged": self._balanced(network, saved)}
+        new = oversample_rare(images.new) if self.task.settings.oversample_rare else images.new
+        if images.replayed is None:
+            return {"merged": new} if self.task.method.streams == "merged" else {"new": new}
+        if self.task.method.streams == "merged":
+            return {"merged": join_splits([new, images.replayed])}
+        return {"new": new, "exemplars": images.replayed}
+
+    def _balanced(self, network: Network, saved: Mapping[str, Tensor]) -> Split:
+        """Equally many images of each class, with new ones chosen by the network's features."""
+        task, new = self.task, self.task.images.new
+        if task.memory.selection == "random":
+            assert task.images.balanced is not None
+            return task.images.balanced
+        self._chosen = saved.get("chosen")
+        if self._chosen is None:
+            features = extract_features(network, new, task.settings).cpu()
+            generator = task.seeds.generator("memory")
+            chosen = task.memory.choose(new, task.new_classes, generator, features)
+            self._chosen = torch.cat(chosen)
+        return task.memory.rehearsed(new, task.new_classes, self._chosen)
+
+
+def select_images(task: Task, method: Method, memory: ExemplarMemory, seeds: Seeds) -> TaskImages:
+    """Select the images that the phases of a task are trained on."""
+    classes, share = len(task.classes), method.held_out
+    quota = memory.quota.of(memory.classes + classes)
+    new, reserved = task.train, None
+    if share:
+        new, reserved = stratified_split(task.train, share, seeds.number("split"), most=quota)
+    if len(memory) == 0:
+        return TaskImages(new, reserved)
+    chosen = memory.choose(new, classes, seeds.generator("memory"))
+    balanced = memory.rehearsed(new, classes, torch.cat(chosen))
+    if len(balanced) == 0:
+        return TaskImages(new, reserved)
+    exemplars = memory.exemplars()
+    replayed, held_out = exemplars if method.streams == "merged" else balanced, None
+    if reserved is not None:
+        replayed, old = _split_held_out(exemplars, share, quota)
+        # Trained on new classes alone, a bias correction would call every image new.
+        if len(old) and len(reserved):
+            held_out = join_splits([old, reserved])
+    return TaskImages(new, reserved, replayed, balanced, held_out, exemplars)
+
+
+def frozen_copy(network: Network) -> Network:
+    """A copy in evaluation mode that takes no gradients: a teacher."""
+    return copy.deepcopy(network).eval().requires_grad_(False)
+
+
+def _split_held_out(exemplars: Split, share: float, quota: int) -> tuple[Split, Split]:
+    """Exemplars to train on, and those held out: the first of each class.
+
+    A class whose quota shrinks holds out fewer; the others are trained on from then on.
+    """
+    counts = torch.bincount(exemplars.labels)
+    held = torch.tensor([held_count(min(count, quota), share) for count in counts.tolist()])
+    place = torch.arange(len(exemplars)) - (counts.cumsum(0) - counts)[exemplars.labels]
+    first = place < held[exemplars.labels]
+    rest, old = (exemplars.take(torch.nonzero(part).flatten()) for part in (~first, first))
+    return rest, old

@@ -17,7 +17,7 @@ from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.pool import TaskPool
 from densekd.training.learner import Learner, Settings
-from densekd.training.loop import ExternalTeacher
+from densekd.training.phases import ExternalTeacher
 
 import reference
 from support.datasets import dataset

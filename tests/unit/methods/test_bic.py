@@ -20,8 +20,8 @@ from densekd.nn.classifier import BiasClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
 from densekd.seeds import Seeds
-from densekd.training.images import gather
 from densekd.training.learner import Learner
+from densekd.training.phases import select_images
 
 import reference
 import reference_baselines
@@ -149,13 +149,13 @@ def test_what_is_held_out_is_a_tenth_of_exemplars_and_as_many_of_each_new_class(
     scenario = Scenario.of(dataset(8, 30), base=4, steps=2)
     each = tiny_learner(method(), per_class=20)
     each.learn(scenario[0])
-    material = gather(scenario[1], each.method, each.memory, Seeds(1))
+    material = select_images(scenario[1], each.method, each.memory, Seeds(1))
     assert material.held_out is not None
-    assert material.rehearsed is not None
+    assert material.replayed is not None
     assert torch.bincount(material.held_out.labels).tolist() == [2] * 6
-    assert torch.bincount(material.rehearsed.labels).tolist() == [18] * 4
+    assert torch.bincount(material.replayed.labels).tolist() == [18] * 4
     assert torch.bincount(material.new.labels).tolist() == [0] * 4 + [28] * 2
-    assert not keys(material.held_out) & (keys(material.rehearsed) | keys(material.new))
+    assert not keys(material.held_out) & (keys(material.replayed) | keys(material.new))
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_what_is_held_out_was_never_trained_on(quota: Quota, selection: Selectio
     trained: set[tuple[int, int]] = set()
     for task in Scenario.of(dataset(8, 30), base=4, steps=4):
         seeds = Seeds(settings.seed).at("task", task.number)
-        material = gather(task, each.method, memory, seeds)
+        material = select_images(task, each.method, memory, seeds)
         trained |= keys(material.new)
-        if material.rehearsed is not None:
-            trained |= keys(material.rehearsed)
+        if material.replayed is not None:
+            trained |= keys(material.replayed)
         assert (material.held_out is None) == (task.number == 0)
         if material.held_out is not None:
             seen = 4 + task.number
@@ -194,7 +194,7 @@ def test_without_a_held_out_image_of_either_kind_there_is_no_second_stage() -> N
     labels = scenario[1].train.labels
     single = torch.stack([torch.nonzero(labels == rank)[0, 0] for rank in (4, 5)])
     few = dataclasses.replace(scenario[1], train=scenario[1].train.take(single))
-    material = gather(few, each.method, each.memory, Seeds(1))
+    material = select_images(few, each.method, each.memory, Seeds(1))
     assert material.held_out is None
     assert len(material.new) == 2
 
@@ -297,7 +297,7 @@ def test_one_exemplar_a_class_is_trained_on_rather_than_held_out() -> None:
     """Held-out images of new classes alone would teach that everything is new."""
     each = tiny_learner(method(), per_class=1)
     each.learn(STEPS_OF_TWO[0])
-    material = gather(STEPS_OF_TWO[1], each.method, each.memory, Seeds(1))
+    material = select_images(STEPS_OF_TWO[1], each.method, each.memory, Seeds(1))
     assert material.held_out is None
     assert len(material.new) == len(STEPS_OF_TWO[1].train)
 
