@@ -20,8 +20,10 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from densekd.model.folder import Model, TeachOptions, teach
-from densekd.model.stream import answers, image_files
+from densekd.model.model import Model
+from densekd.model.predict import image_files, predict_files
+from densekd.model.settings import TeachOptions
+from densekd.model.teach import teach
 
 CLASSES, SIZE, BATCH = 10, 32, 64
 
@@ -62,7 +64,7 @@ def main() -> None:
                     network(batch).logits.cpu()
 
         def whole() -> None:
-            assert len(list(answers(model, files))) == len(files)
+            assert len(list(predict_files(model, files))) == len(files)
 
         bare()
         whole()

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.model.export import METADATA, Format, Mismatch, export
-from densekd.model.folder import Model, TeachOptions, teach
-from densekd.model.usage import usage
+from densekd.model.export import METADATA, ExportFormat, ExportMismatch, export, usage
+from densekd.model.model import Model
+from densekd.model.settings import TeachOptions
+from densekd.model.teach import teach
 from densekd.nn.network import Features
 
 COLOURS = {"a": (200, 40, 40), "b b": (40, 200, 40), "ç": (40, 40, 200), "7": (120, 120, 120)}
@@ -56,7 +57,7 @@ def by_means(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 def test_the_printed_lines_see_what_the_model_sees(
-    to: Format, by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: ExportFormat, by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["export", str(by_head), "--to", to])
@@ -93,7 +94,7 @@ def test_the_printed_lines_see_what_the_model_sees(
             assert float(share) == pytest.approx(guess.probability, abs=1e-3)
 
 
-def run(to: Format, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, dict[str, object]]:
+def run(to: ExportFormat, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, dict[str, object]]:
     if to == "onnx":
         session = onnxruntime.InferenceSession(file)
         held = session.get_modelmeta().custom_metadata_map
@@ -109,7 +110,7 @@ def run(to: Format, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, dict[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch"])
-def test_nearest_means_are_in_the_file(to: Format, by_means: Path, tmp_path: Path) -> None:
+def test_nearest_means_are_in_the_file(to: ExportFormat, by_means: Path, tmp_path: Path) -> None:
     model, file = Model.open(by_means), tmp_path / "new folder" / "out"
     told: list[tuple[int, int]] = []
     exported = export(model, to, file, lambda done, total: told.append((done, total)))
@@ -150,7 +151,9 @@ def test_what_does_not_agree_is_not_written(by_head: Path, tmp_path: Path) -> No
     network = model.learner.network
     network.add_module("backbone", Noisy(network.backbone))
     file.write_text("before")
-    with pytest.raises(Mismatch, match=r"differs from the model by .* so nothing was written"):
+    with pytest.raises(
+        ExportMismatch, match=r"differs from the model by .* so nothing was written"
+    ):
         export(model, "torch", file)
     assert file.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
@@ -175,5 +178,5 @@ def test_without_images_nothing_can_be_checked(tmp_path: Path) -> None:
         image_size=16, network="resnet8", epochs=1, overrides=("memory.per_class=0",)
     )
     teach(tmp_path / "model", folder(tmp_path / "one", "a", "b b", images=1), options)
-    with pytest.raises(ValueError, match="keeps no images that an export could be checked with"):
+    with pytest.raises(ValueError, match="keeps no images to check an export with"):
         export(Model.open(tmp_path / "model"), "torch", tmp_path / "model.pt2")

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from densekd.cli import app
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import class_order
-from densekd.model.folder import Model
+from densekd.model.model import Model
 
 from support.photos import fill, picture
 

@@ -18,7 +18,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from densekd.model.folder import Model, TeachOptions, history, teach
+from densekd.model.model import Model, history
+from densekd.model.settings import TeachOptions
+from densekd.model.teach import teach
 
 # Runs a command, and writes down all addresses that are not this computer's.
 WATCHED = """

@@ -15,7 +15,9 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from densekd import Learner
 from densekd.config.schema import resolve
 from densekd.config.settings_tree import read_toml
-from densekd.model.folder import Model, TeachOptions, history, teach
+from densekd.model.model import Model, history
+from densekd.model.settings import TeachOptions
+from densekd.model.teach import teach
 from densekd.runs.run import RunObserver, read_result, run, run_folder
 
 from support.photos import fill

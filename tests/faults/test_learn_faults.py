@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from densekd.model.folder import Guess, Model, Plan, TeachObserver, history, teach
+from densekd.model.model import Guess, Model, history
+from densekd.model.request import Plan
+from densekd.model.teach import TeachObserver, teach
 from densekd.training.callbacks import TrainingProgress
 
 from support.photos import TINY, fill, picture
@@ -43,7 +45,7 @@ class Known(NamedTuple):
 
 def known(model: Path) -> Known:
     opened = Model.open(model)
-    state, kept = opened.learner.state(), opened.kept()
+    state, kept = opened.learner.state(), opened.test_images()
     facts = {**opened.facts, "when": "", "update": {**opened.facts["update"], "seconds": 0}}
     tensors = {**state.tensors, **kept.images.state(), "labels": kept.labels}
     return Known(facts, tensors, opened.predict(SHOWN, top=4))
@@ -125,7 +127,7 @@ def test_twenty_kills_at_random_moments(
     first: Path, before: Known, after: Known, images: Path, tmp_path: Path
 ) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["densekd.model.folder"])
+    context.set_forkserver_preload(["densekd.model.teach"])
     draw, count = random.Random(0), context.Value("i", 0)
     counted(shutil.copytree(first, tmp_path / "whole"), images, count)
     events, killed = count.value, 0

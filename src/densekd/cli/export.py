@@ -36,9 +36,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a model to one file that runs without densekd, checked on the model's own images."""
-    from densekd.model.export import ENDINGS, export
-    from densekd.model.folder import Model
-    from densekd.model.usage import usage
+    from densekd.model.export import ENDINGS, export, usage
+    from densekd.model.model import Model
 
     opened = Model.open(model, step)
     if out is None:

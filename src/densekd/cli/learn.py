@@ -13,7 +13,9 @@ from densekd.cli.run_options import takes
 from densekd.cli.signals import resumable
 
 if TYPE_CHECKING:
-    from densekd.model.folder import Plan, TeachOptions, Update
+    from densekd.model.request import Plan
+    from densekd.model.settings import TeachOptions
+    from densekd.model.store import Update
 
 EXAMPLES = """Examples:
 
@@ -87,7 +89,7 @@ class LearnOptions:
 
     def given(self) -> "TeachOptions":
         """The same, as teaching takes it."""
-        from densekd.model.folder import TeachOptions
+        from densekd.model.settings import TeachOptions
 
         return TeachOptions(
             self.image_size,
@@ -125,7 +127,7 @@ def learn(
     """
     from densekd.cli.learn_progress import watching
     from densekd.files import to_json
-    from densekd.model.folder import preview, teach
+    from densekd.model.teach import preview, teach
 
     given, console = options.given(), output.console(stderr=json)
     with resumable() as interrupts, watching(interrupts, quiet=quiet) as observer:

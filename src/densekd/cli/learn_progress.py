@@ -10,7 +10,8 @@ from densekd.cli.progress import Silent, Spoken
 from densekd.cli.run_progress import Bar
 from densekd.cli.signals import Interrupts
 from densekd.jobs.estimate import Estimate, PhaseWork
-from densekd.model.folder import Plan, TeachObserver
+from densekd.model.request import Plan
+from densekd.model.teach import TeachObserver
 from densekd.training.callbacks import TrainingProgress
 
 

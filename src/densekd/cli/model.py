@@ -9,7 +9,7 @@ import typer
 from densekd.cli import output
 
 if TYPE_CHECKING:
-    from densekd.model.folder import HistoryEntry
+    from densekd.model.store import HistoryEntry
 
 HISTORY_EXAMPLES = "Example:\n\ndensekd history animals.model"
 UNDO_EXAMPLES = """Examples:
@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 def history(model: ModelFolder, json: AsJson = False) -> None:
     """List the states that a model has been in, and what each update brought."""
     from densekd.files import to_json
-    from densekd.model.folder import history as entries_of
+    from densekd.model.model import history as entries_of
 
     entries = entries_of(model)
     if json:
@@ -54,7 +54,7 @@ def undo(
     ] = None,
 ) -> None:
     """Take a model back to an earlier state; nothing is deleted."""
-    from densekd.model.folder import undo as go_back
+    from densekd.model.model import undo as go_back
 
     entry = go_back(model, to)
     names = [each.name for each in entry.update.classes]
@@ -73,9 +73,9 @@ def info(
 ) -> None:
     """Show what a model knows, what it is made of, and how far it can be trusted."""
     from densekd.files import to_json
-    from densekd.model.about import about
+    from densekd.model.model import model_info
 
-    facts = about(model, step)
+    facts = model_info(model, step)
     if json:
         typer.echo(to_json(asdict(facts)), nl=False)
         return

@@ -12,7 +12,7 @@ import typer
 from densekd.cli import output
 
 if TYPE_CHECKING:
-    from densekd.model.stream import Answer
+    from densekd.model.predict import FilePrediction
 
 EXAMPLES = """Examples:
 
@@ -42,8 +42,8 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Say what images show, with calibrated probabilities over all known classes."""
-    from densekd.model.folder import Model
-    from densekd.model.stream import answers
+    from densekd.model.model import Model
+    from densekd.model.predict import predict_files
 
     if json and as_csv:
         raise ValueError("Give either --json or --csv, and not both.")
@@ -51,7 +51,7 @@ def predict(
     opened = Model.open(model, step)
     found, began = [], time.monotonic()
     with output.progress("Looking at images", "images") as on_progress:
-        for answer in answers(opened, files, top):
+        for answer in predict_files(opened, files, top):
             found.append(answer)
             on_progress(len(found), len(files))
     seconds = time.monotonic() - began
@@ -72,7 +72,7 @@ def predict(
 
 
 def _files(images: str) -> list[Path]:
-    from densekd.model.stream import image_files
+    from densekd.model.predict import image_files
 
     if images == "-":
         files = [Path(line) for line in sys.stdin.read().splitlines() if line.strip()]
@@ -88,7 +88,7 @@ def _files(images: str) -> list[Path]:
     return files
 
 
-def _print_table(found: Iterable["Answer"]) -> None:
+def _print_table(found: Iterable["FilePrediction"]) -> None:
     table = output.table("image", "shows", numbers=("%",))
     for answer in found:
         for rank, guess in enumerate(answer.guesses):
@@ -97,7 +97,7 @@ def _print_table(found: Iterable["Answer"]) -> None:
     output.console().print(table)
 
 
-def _print_csv(found: Iterable["Answer"]) -> None:
+def _print_csv(found: Iterable["FilePrediction"]) -> None:
     writer = csv.writer(sys.stdout)
     writer.writerow(["image", "rank", "name", "probability"])
     for answer in found:
@@ -105,7 +105,7 @@ def _print_csv(found: Iterable["Answer"]) -> None:
             writer.writerow([str(answer.file), rank, name, f"{probability:.6f}"])
 
 
-def _print_json(found: Iterable["Answer"]) -> None:
+def _print_json(found: Iterable["FilePrediction"]) -> None:
     from densekd.files import to_json
 
     values = [

@@ -1,1 +1,1 @@
-"""A model in a folder: taught from folders of images, used, undone."""
+"""A model in a folder: teach it from folders of images, predict, export, undo."""

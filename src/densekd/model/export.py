@@ -1,4 +1,4 @@
-"""A model as one file that runs without this package: ONNX, or torch's own format."""
+"""Export a model to one file that runs without densekd: ONNX, or torch's own format."""
 
 import copy
 import io
@@ -22,30 +22,30 @@ from densekd.training.engine import Engine
 from densekd.training.inference import cosines
 from densekd.training.learner import Learner
 
-Format = Literal["onnx", "torch"]
+ExportFormat = Literal["onnx", "torch"]
 # Takes uint8 [n, 3, H, W] and gives probabilities [n, classes].
-Run = Callable[[Tensor], Tensor]
+_Run = Callable[[Tensor], Tensor]
 
-ENDINGS: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
+ENDINGS: dict[ExportFormat, str] = {"onnx": ".onnx", "torch": ".pt2"}
 METADATA = "densekd.json"
 
 _TOLERANCE = 1e-4
-_AT_ONCE = 64
+_BATCH = 64
 
 
-class Mismatch(ValueError):
-    """What was exported doesn't predict as the model does."""
+class ExportMismatch(ValueError):
+    """The exported file doesn't predict as the model does."""
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was exported.
+class ExportResult:
+    """An exported file.
 
     Args:
-        file: where it is.
-        bytes: how many it has.
-        images: how many images of the model it was run on.
-        difference: the largest of any probability from the model's.
+        file: its path.
+        bytes: its size.
+        images: the number of images that it was checked on.
+        difference: the largest difference of any probability from the model's.
     """
 
     file: Path
@@ -54,13 +54,13 @@ class Exported:
     difference: float
 
 
-class Deployed(nn.Module):
-    """All that lies between pixels and probabilities.
+class _Pipeline(nn.Module):
+    """Everything from pixels to probabilities.
 
     Args:
-        learner: what was learned.
-        means: the class means ``[classes, D]``, if the method predicts by them.
-        temperature: what scores are divided by before the softmax.
+        learner: the trained learner.
+        means: the class means ``[classes, D]``, if the method predicts by nearest mean.
+        temperature: scores are divided by it before the softmax.
     """
 
     means: Tensor | None
@@ -79,45 +79,48 @@ class Deployed(nn.Module):
         return (values / self.temperature).softmax(1), values
 
 
-def export(model: Model, to: Format, file: Path, on_progress: OnProgress | None = None) -> Exported:
-    """Write a model to one file, once it was seen to predict as the model does.
+def export(
+    model: Model, to: ExportFormat, file: Path, on_progress: OnProgress | None = None
+) -> ExportResult:
+    """Write a model to one file, after checking that it predicts as the model does.
 
     Args:
-        model: that was opened.
-        to: the kind of file.
-        file: where to write it; a file that is there is replaced.
-        on_progress: called with the number of images compared so far, and of all.
+        model: an opened model.
+        to: the format.
+        file: where to write; an existing file is replaced.
+        on_progress: called with the number of images checked so far, and of all.
 
     Raises:
-        Mismatch: a probability differs by more than 1e-4. Then nothing is written.
+        ExportMismatch: a probability differs by more than 1e-4; nothing is written.
     """
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")
-    pixels = _images(model)
-    learner = _plain(model.learner)
+    pixels = _stored_images(model)
+    learner = _float32_copy(model.learner)
     means = learner.means_to_predict_by()
-    deployed = Deployed(learner, means, model.temperature).eval()
+    pipeline = _Pipeline(learner, means, model.temperature).eval()
     write = _to_onnx if to == "onnx" else _to_torch
     with _quiet(), torch.no_grad():
-        content, run = write(deployed, pixels[:1].repeat(2, 1, 1, 1), metadata(model))
-    worst = 0.0
-    for start in range(0, len(pixels), _AT_ONCE):
-        part = pixels[start : start + _AT_ONCE]
+        content, run = write(pipeline, pixels[:1].repeat(2, 1, 1, 1), _metadata(model))
+    differences = []
+    for start in range(0, len(pixels), _BATCH):
+        part = pixels[start : start + _BATCH]
         wanted = (learner.scores(PixelImages(part), means) / model.temperature).softmax(1)
-        worst = max(worst, float((run(part) - wanted).abs().max()))
+        differences.append((run(part) - wanted).abs().max())
         if on_progress is not None:
-            on_progress(min(start + _AT_ONCE, len(pixels)), len(pixels))
-    if not worst <= _TOLERANCE:
-        raise Mismatch(
+            on_progress(min(start + _BATCH, len(pixels)), len(pixels))
+    worst = float(torch.stack(differences).max())
+    if not worst <= _TOLERANCE:  # also if it is NaN
+        raise ExportMismatch(
             f"The export to {to} differs from the model by {worst:.1e} on its own images, more "
             f"than {_TOLERANCE:.0e}, so nothing was written; try another version of torch."
         )
     write_atomically(file, content)
-    return Exported(file, len(content), len(pixels), worst)
+    return ExportResult(file, len(content), len(pixels), worst)
 
 
-def metadata(model: Model) -> dict[str, Any]:
-    """What one has to know to use an exported model, which is written into it."""
+def _metadata(model: Model) -> dict[str, Any]:
+    """What a user of the exported file needs to know; it is stored in the file."""
     size = model.image_size
     return {
         "labels": list(model.classes),
@@ -134,23 +137,22 @@ def metadata(model: Model) -> dict[str, Any]:
     }
 
 
-def _images(model: Model) -> Tensor:
-    """Real images, uint8 ``[n, 3, H, W]``: all that the model keeps."""
-    kept = [model.kept().images]
+def _stored_images(model: Model) -> Tensor:
+    """The model's test images and exemplars, uint8 ``[n, 3, H, W]``."""
+    stored = [model.test_images().images]
     if len(model.learner.memory):
-        kept.append(model.learner.memory.exemplars().images)
-    pixels = [images.pixels for images in kept if isinstance(images, PixelImages)]
-    found = torch.cat([part for part in pixels if len(part)] or [torch.empty(0)])
-    if len(found) == 0:
+        stored.append(model.learner.memory.exemplars().images)
+    pixels = [images.pixels for images in stored if isinstance(images, PixelImages) and len(images)]
+    if not pixels:
         raise ValueError(
-            f"{model.folder} keeps no images that an export could be checked with; teach it with "
-            "exemplars, or with images to test on."
+            f"{model.folder} keeps no images to check an export with; teach it with exemplars, or "
+            "with enough images to test on."
         )
-    return found
+    return torch.cat(pixels)
 
 
-def _plain(learner: Learner) -> Learner:
-    """A copy on the CPU that computes in 32 bits, whatever the model is trained with."""
+def _float32_copy(learner: Learner) -> Learner:
+    """A copy on the CPU that computes in 32 bits, whatever precision the model is trained in."""
     copied = copy.copy(learner)
     engine = Engine("cpu", precision="32")
     augment = copy.deepcopy(learner.settings.augment).cpu()
@@ -159,19 +161,18 @@ def _plain(learner: Learner) -> Learner:
     return copied
 
 
-def _to_onnx(deployed: Deployed, example: Tensor, about: dict[str, Any]) -> tuple[bytes, Run]:
+def _to_onnx(pipeline: _Pipeline, example: Tensor, about: dict[str, Any]) -> tuple[bytes, _Run]:
     try:
         import onnx
         import onnxruntime  # type: ignore[import-untyped]
-        import onnxscript  # noqa: F401 - torch needs it, and says so less clearly
+        import onnxscript  # noqa: F401 - torch needs it, but its own message is less clear
     except ImportError as error:
         raise ValueError(
-            "An export to ONNX needs further packages; install them with "
-            "`pip install densekd[onnx]`."
+            "Export to ONNX needs more packages; install them with `pip install densekd[onnx]`."
         ) from error
 
     program = torch.onnx.export(
-        deployed,
+        pipeline,
         (example,),
         dynamo=True,
         input_names=["pixels"],
@@ -181,7 +182,7 @@ def _to_onnx(deployed: Deployed, example: Tensor, about: dict[str, Any]) -> tupl
     )
     assert program is not None
     proto = program.model_proto
-    # All values are text there.
+    # ONNX metadata holds only text.
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in about.items()}
     onnx.helper.set_model_props(proto, texts)
     content = proto.SerializeToString()
@@ -194,9 +195,9 @@ def _to_onnx(deployed: Deployed, example: Tensor, about: dict[str, Any]) -> tupl
     return content, run
 
 
-def _to_torch(deployed: Deployed, example: Tensor, about: dict[str, Any]) -> tuple[bytes, Run]:
+def _to_torch(pipeline: _Pipeline, example: Tensor, about: dict[str, Any]) -> tuple[bytes, _Run]:
     shapes = {"pixels": {0: torch.export.Dim("n")}}
-    program = torch.export.export(deployed, (example,), dynamic_shapes=shapes)
+    program = torch.export.export(pipeline, (example,), dynamic_shapes=shapes)
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={METADATA: to_json(about).decode()})
     content = buffer.getvalue()
@@ -212,7 +213,7 @@ def _to_torch(deployed: Deployed, example: Tensor, about: dict[str, Any]) -> tup
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Mutes what torch's exporters have to say of themselves."""
+    """Silence the logs and warnings of torch's exporters."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -221,3 +222,58 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+def usage(to: ExportFormat, file: Path, image: str = "image.jpg") -> str:
+    """Python code that opens an exported model, reads an image as in training and classifies it.
+
+    The code doesn't need densekd.
+    """
+    opened = _OPEN[to].format(file=repr(str(file)), metadata=METADATA)
+    return opened + _READ.format(image=repr(image)) + _RUN[to] + _PRINT
+
+
+_OPEN: dict[ExportFormat, str] = {
+    "onnx": """import json
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+model = onnxruntime.InferenceSession({file})
+about = model.get_modelmeta().custom_metadata_map
+labels, size, side = (json.loads(about[k]) for k in ("labels", "image_size", "resize_shorter_side"))
+""",
+    "torch": """import json
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+texts = {{"{metadata}": ""}}
+model = torch.export.load({file}, extra_files=texts).module()
+about = json.loads(texts["{metadata}"])
+labels, size, side = (about[k] for k in ("labels", "image_size", "resize_shorter_side"))
+""",
+}
+_READ = """
+image = ImageOps.exif_transpose(Image.open({image})).convert("RGBA")
+image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+width, height = (int(side * length / min(image.size)) for length in image.size)
+left, top = round((width - size) / 2), round((height - size) / 2)
+x, y = image.width / width, image.height / height
+box = left * x, top * y, min((left + size) * x, image.width), min((top + size) * y, image.height)
+crop = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+pixels = np.asarray(crop).transpose(2, 0, 1)[None]  # uint8 [n, 3, size, size], any n
+
+"""
+_RUN: dict[ExportFormat, str] = {
+    "onnx": """probabilities = model.run(["probabilities"], {"pixels": pixels})[0][0]
+""",
+    "torch": """with torch.no_grad():
+    probabilities = model(torch.tensor(pixels))[0][0].numpy()
+""",
+}
+_PRINT = """for rank in probabilities.argsort()[::-1][:3]:
+    print(f"{probabilities[rank]:.3f} {labels[rank]}")
+"""

@@ -1,4 +1,4 @@
-"""A folder of images as something to learn: new classes, more of known ones, and what to test."""
+"""The images of an update: new classes, more images of known ones, and what is held out."""
 
 import logging
 import os
@@ -26,47 +26,45 @@ from densekd.data.folder import (
 )
 from densekd.seeds import Seeds
 
-Known = Literal["refuse", "replay"]
+# What to do with folders named like a known class.
+OnKnownClass = Literal["refuse", "replay"]
 
-# Of a class's images, what is held out to test on; none if it has fewer than five.
-_HELD_OUT = 0.15
-_ENOUGH = 5
-# The most images of a class that are kept to test on.
-MOST_KEPT = 100
-# How many files are looked at to see how large images are.
-_SAMPLE = 200
-# The share of the memory that images may take.
-_SHARE = 0.5
+# Held out for testing: this share of a class's images, or none of a class with too few.
+_TEST_SHARE = 0.15
+_FEWEST_TO_TEST = 5
+MAX_TEST_IMAGES = 100  # of a class
+_SIZE_SAMPLE = 200  # files
+_MEMORY_SHARE = 0.5
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What is to be learned; labels are ranks in learning order, new classes last.
+class UpdateImages:
+    """The images of an update; labels are ranks in learning order, new classes last.
 
     Args:
-        learned: the names of the new classes.
-        replayed: the names of known classes of which there are more images.
-        train: images of new classes to learn from.
-        more: images of known classes to learn from.
-        kept: images of both to test on.
+        new_classes: their names.
+        replayed: the known classes of which there are more images.
+        train: training images of new classes.
+        replay: training images of known classes.
+        test: held-out images of both.
     """
 
-    learned: tuple[str, ...]
+    new_classes: tuple[str, ...]
     replayed: tuple[str, ...]
     train: Split
-    more: Split
-    kept: Split
+    replay: Split
+    test: Split
 
 
-def find_lesson(source: Path, known: Sequence[str], on_known: Known) -> FoundImages:
-    """The image files in a folder, if their classes can be learned.
+def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClass) -> FoundImages:
+    """Find the image files in a folder; raises if their classes can't be learned.
 
     Args:
         source: has a folder of images for each class, or ``train`` and ``val`` with such folders.
-        known: the names of the classes that were learned.
-        on_known: what to do with folders that are named like these.
+        known: the classes that the model knows.
+        on_known: what to do with folders named like these.
     """
     found = find_images(source)
     counts = {p: {c: len(files) for c, files in own.items()} for p, own in found.parts.items()}
@@ -75,54 +73,54 @@ def find_lesson(source: Path, known: Sequence[str], on_known: Known) -> FoundIma
     old = [name for name in names if name in known]
     if old and on_known == "refuse":
         raise ValueError(
-            f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; take the images "
-            f"out of {source}, or use them as more images of known classes with --known replay."
+            f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; remove the images "
+            f"from {source}, or use them as more images of known classes with --known replay."
         )
     if len(old) == len(names):
         raise ValueError(
-            f"{source} has no new class; more images of known classes are learned along with new "
-            "classes only."
+            f"{source} has no new class; more images of known classes can only be learned "
+            "together with a new class."
         )
-    alike = {_plain(name): name for name in known}
+    alike = {_normalised(name): name for name in known}
     for name in names:
-        other = alike.get(_plain(name), name)
+        other = alike.get(_normalised(name), name)
         if other != name and name not in known:
             logger.warning(
-                "The new class %r and the known %r differ only by case or encoding; they are taken "
-                "for different classes.",
+                "The new class %r and the known %r differ only by case or encoding; they are "
+                "treated as different classes.",
                 *(name, other),
             )
     return found
 
 
-def usual_size(found: FoundImages, most: int) -> int:
-    """The height and width to bring images to: the median of their shorter sides, up to a limit."""
+def median_size(found: FoundImages, largest: int) -> int:
+    """The median of the images' shorter sides, from 8 to ``largest``."""
     files = [file for own in found.parts.values() for each in own.values() for file in each]
     sides = []
-    for file in files[:: -(-len(files) // _SAMPLE)]:
+    for file in files[:: -(-len(files) // _SIZE_SAMPLE)]:
         try:
             sides.append(min(width_and_height(file)))
         except UnreadableImage:
-            continue  # which is told when all are read
-    return min(most, max(8, round(statistics.median(sides)))) if sides else most
+            continue  # reported when all images are read
+    return min(largest, max(8, round(statistics.median(sides)))) if sides else largest
 
 
-def read_lesson(
+def read_update_images(
     source: Path,
     found: FoundImages,
     size: int,
     known: Sequence[str],
     seed: int,
     on_progress: OnProgress | None = None,
-) -> Lesson:
-    """Read the images, and set apart what is tested on.
+) -> UpdateImages:
+    """Read the images, and hold some out for testing.
 
     Args:
         source: the folder.
-        found: what `find_lesson` found there.
-        size: the height and width that images are brought to.
-        known: the names of the classes that were learned.
-        seed: draws the images to test on where the folder isn't divided.
+        found: what `find_update_images` found there.
+        size: the height and width that images are resized to.
+        known: the classes that the model knows.
+        seed: draws the test images if the folder has no ``val``.
         on_progress: called with the number of files read so far, and of all.
     """
     items = [
@@ -140,51 +138,51 @@ def read_lesson(
         for part in found.parts
     }
     check_usable(source, counts)
-    learn, keep = _roles(names, parts, seed)
+    for_training, for_test = _divide(names, parts, seed)
     new = tuple(sorted(set(names) - set(known)))
     ranks = {name: rank for rank, name in enumerate([*known, *new])}
     whole = Split(PixelImages(pixels), torch.tensor([ranks[name] for name in names]))
     is_new = whole.labels >= len(known)
-    chosen = (learn & is_new, learn & ~is_new, keep)
-    train, more, kept = (whole.take(each.nonzero().flatten()) for each in chosen)
-    replayed = tuple(name for name in known if name in set(names))
-    untested = [name for name in new if not (kept.labels == ranks[name]).any()]
+    chosen = (for_training & is_new, for_training & ~is_new, for_test)
+    train, replay, test = (whole.take(each.nonzero().flatten()) for each in chosen)
+    untested = [name for name in new if not (test.labels == ranks[name]).any()]
     if untested:
         logger.warning(
-            "Too few images to test: %s. All of them are learned from.", quote_names(untested)
+            "Too few images to test: %s. All of them are used for training.", quote_names(untested)
         )
-    return Lesson(new, replayed, train, more, kept)
+    replayed = tuple(name for name in known if name in set(names))
+    return UpdateImages(new, replayed, train, replay, test)
 
 
-def _roles(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
-    """Which images are learned from, and which are kept to test on; the rest is left out.
+def _divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
+    """Masks of the training and the test images; some images of ``val`` may be in neither.
 
-    What is kept of a class depends on no other, so a new class moves none.
+    The draw for a class depends on no other class, so adding a class changes no other's split.
     """
     own = defaultdict[str, list[int]](list)
     for i, (name, part) in enumerate(zip(names, parts, strict=True)):
         if part != TRAIN:
             own[name].append(i)
-    keep = torch.zeros(len(names), dtype=torch.bool)
+    test = torch.zeros(len(names), dtype=torch.bool)
     for name, places in own.items():
         count = len(places)
         if WHOLE in parts:
-            count = max(1, round(count * _HELD_OUT)) if count >= _ENOUGH else 0
+            count = max(1, round(count * _TEST_SHARE)) if count >= _FEWEST_TO_TEST else 0
         order = torch.randperm(len(places), generator=Seeds(seed).at(name).generator("split"))
-        keep[torch.tensor(places)[order[: min(count, MOST_KEPT)]]] = True
-    learn = torch.tensor([part in (TRAIN, WHOLE) for part in parts])
-    return learn & ~keep, keep
+        test[torch.tensor(places)[order[: min(count, MAX_TEST_IMAGES)]]] = True
+    train = torch.tensor([part in (TRAIN, WHOLE) for part in parts])
+    return train & ~test, test
 
 
 def _check_memory(images: int, size: int) -> None:
     needed = images * 3 * size**2
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > _SHARE * there:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > _MEMORY_SHARE * memory:
         raise ValueError(
             f"{images:,} images of {size} x {size} pixels take {needed / 1e9:.1f} GB, too much for "
-            f"the {there / 1e9:.1f} GB of memory here; choose a smaller --image-size."
+            f"the {memory / 1e9:.1f} GB of memory here; choose a smaller --image-size."
         )
 
 
-def _plain(name: str) -> str:
+def _normalised(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()

@@ -1,6 +1,7 @@
-"""A model that was opened, to be used."""
+"""A trained model: open it, predict, describe it, list its history, undo updates."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,11 +15,10 @@ from torch import Tensor
 
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
-from densekd.data.dataset import Channels, PixelImages, Split, join_splits
+from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.files import write_atomically
-from densekd.model.records import HistoryEntry
-from densekd.model.store import Store, entry_of
+from densekd.model.store import HistoryEntry, Pointer, Store
 from densekd.runs.build import make_engine, make_learner
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 from densekd.training.learner import Learner
@@ -34,14 +34,14 @@ class Guess(NamedTuple):
 
 
 class Model:
-    """A model in one of its states; `Model.open` gives one.
+    """One step of a model; open it with `Model.open`.
 
     Args:
-        folder: where the model is.
-        step: the number of the state.
+        folder: the model's folder.
+        step: the number of the step.
         config: its settings.
-        learner: what was learned.
-        facts: what is written down of the state.
+        learner: the trained learner.
+        facts: what is recorded about the step.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Model:
     ) -> None:
         self.folder, self.step, self.config, self.learner = folder, step, config, learner
         self.facts = facts
-        # What scores are divided by before the softmax, so that probabilities can be trusted.
+        # Scores are divided by it before the softmax, which calibrates the probabilities.
         self.temperature: float = facts["temperature"]
 
     @classmethod
     def open(cls, folder: Path, step: int | None = None) -> "Model":
-        """The model as it is, or as it was after an earlier step; verified by checksums.
+        """Open the current step or an earlier one, verified by checksums.
 
-        Whatever another process is doing to the model, this gives the one before or the one after.
+        While another process updates the model, this opens the state before or after the update.
         """
         store = Store(folder)
         pointer = store.existing()
@@ -76,70 +76,68 @@ class Model:
 
     @classmethod
     def read_from(cls, folder: Path, step: int, place: Path) -> "Model":
-        """The state that was written to ``place``, whether or not it counts yet."""
+        """Read a state that `write_state` wrote to ``place``, also before it is committed."""
         facts, tensors = load_state(place / "state")
         file = place / "config.toml"
         if sha256(file.read_bytes()).hexdigest() != facts["config"]:
             raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
         config = resolve(read_toml(file))
-        learner = empty_learner(config, facts["mean"], facts["std"])
+        learner = make_learner(config, (facts["mean"], facts["std"]), make_engine(config))
         learner.load_state(State(facts["learner"], tensors))
         learner.network.eval()
         return cls(folder, step, config, learner, facts)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of all classes, in the order in which they were learned."""
+        """All classes in learning order."""
         return self.learner.classes
 
     @property
     def image_size(self) -> int:
-        """The height and width that images are brought to."""
+        """The height and width that images are resized to."""
         assert self.config.data.image_size is not None
         return self.config.data.image_size
 
     @property
     def entry(self) -> HistoryEntry:
-        """How it came about."""
-        return entry_of(self.step, self.facts, Store(self.folder).existing().step == self.step)
+        """The step's entry in the model's history."""
+        store = Store(self.folder)
+        return store.entry(self.step, store.existing())
 
     def read(self, images: Sequence[PhotoInput]) -> Tensor:
-        """Images as the network was trained on them.
+        """Resize and crop images as for training; gives uint8 ``[n, 3, H, W]``.
 
         Args:
-            images: paths of files, Pillow's images, or arrays of uint8 ``[H, W, 3]`` or ``[H, W]``.
-
-        Returns:
-            uint8 ``[n, 3, H, W]``.
+            images: paths, Pillow images, or uint8 arrays ``[H, W, 3]`` or ``[H, W]``.
 
         Raises:
-            UnreadableImage: a file isn't an image, or damaged.
+            UnreadableImage: a file is damaged or not an image.
         """
         size = self.image_size
         read = list(in_threads(lambda image: centre_crop(_rgb(image, size), size), images))
         return torch.stack(read) if read else torch.empty(0, 3, size, size).byte()
 
     def scores(self, images: Tensor) -> Tensor:
-        """What the method predicts by: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
+        """Uncalibrated scores: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
         return self.learner.scores(PixelImages(images), self.means).cpu()
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Calibrated, over all classes: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
+        """Calibrated probabilities: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
         return (self.scores(images) / self.temperature).softmax(1)
 
     def predict(self, images: Sequence[PhotoInput] | Tensor, top: int = 1) -> list[list[Guess]]:
-        """For each image the ``top`` likeliest classes, the likeliest first.
+        """The ``top`` likeliest classes of each image, the likeliest first.
 
         Args:
-            images: as `read` takes or gives them.
-            top: how many, all of them if there are fewer.
+            images: what `read` takes or gives.
+            top: at least 1; all classes if there are fewer.
         """
         if top < 1:
             raise ValueError(f"Can't give the {top} likeliest classes; ask for at least 1.")
         pixels = images if isinstance(images, Tensor) else self.read(images)
         values = self.scores(pixels)
         shares = (values / self.temperature).softmax(1)
-        # By the scores, since probabilities that are nearly 0 or 1 round to the same number.
+        # Sort by score: probabilities close to 0 or 1 round to the same number.
         best = values.topk(min(top, len(self.classes)), 1).indices
         chosen = zip(best.tolist(), shares.gather(1, best).tolist(), strict=True)
         return [
@@ -147,34 +145,34 @@ class Model:
             for each in chosen
         ]
 
-    def kept(self) -> Split:
-        """The images that all classes are tested on, which were never learned from."""
+    def test_images(self) -> Split:
+        """The held-out images of all classes, on which accuracy is measured."""
         store = Store(self.folder)
-        held = (load_state(store.path(step) / "kept").tensors for step in store.line(self.step))
-        parts = [Split(PixelImages(each["pixels"]), each["labels"]) for each in held]
+        steps = (load_state(store.path(step) / "kept") for step in store.ancestors(self.step))
+        parts = [Split(PixelImages(s.tensors["pixels"]), s.tensors["labels"]) for s in steps]
         return join_splits(parts[::-1])
 
     @cached_property
     def means(self) -> Tensor | None:
-        """The class means ``[classes, D]`` if it predicts by them."""
+        """The class means ``[classes, D]``, if the method predicts by nearest mean."""
         return self.learner.means_to_predict_by()
 
 
 def write_state(
-    place: Path, learner: Learner, config: Config, facts: dict[str, Any], kept: Split
+    place: Path, learner: Learner, config: Config, facts: dict[str, Any], test: Split
 ) -> None:
-    """Write a state to a folder, as `Model.read_from` reads it.
+    """Write a state to a folder; `Model.read_from` reads it.
 
     Args:
         place: the folder.
-        learner: what was learned.
+        learner: the trained learner.
         config: its settings.
-        facts: what else is to be written down.
-        kept: images to test on, beyond those of the state that it was made from.
+        facts: what else to record.
+        test: the test images that this step adds to those of its ancestors.
     """
     text = as_toml(config)
     write_atomically(place / "config.toml", text)
-    save_state(place / "kept", State({}, {**kept.images.state(), "labels": kept.labels}))
+    save_state(place / "kept", State({}, {**test.images.state(), "labels": test.labels}))
     state = learner.state()
     seal = sha256(text.encode()).hexdigest()
     save_state(
@@ -182,9 +180,118 @@ def write_state(
     )
 
 
-def empty_learner(config: Config, mean: Channels, std: Channels) -> Learner:
-    """A learner that has learned nothing yet."""
-    return make_learner(config, (mean, std), make_engine(config))
+def history(folder: Path) -> list[HistoryEntry]:
+    """All steps of a model, in the order in which they were made."""
+    store = Store(folder)
+    pointer = store.existing()
+    return [store.entry(step, pointer) for step in range(pointer.steps)]
+
+
+def undo(folder: Path, to: int | None = None) -> HistoryEntry:
+    """Go back to the parent of the current step, or to any other step; nothing is deleted.
+
+    Returns:
+        The step that is current now.
+    """
+    store = Store(folder)
+    store.existing()
+    with store.locked():
+        pointer = store.existing()
+        if to is None:
+            to = store.facts(pointer.step)["parent"]
+        if to is None:
+            raise ValueError(
+                f"{folder} was taught only once, so there is nothing to go back to; "
+                "delete the folder to start over."
+            )
+        Model.open(folder, to)  # raises if the step is damaged or doesn't exist
+        pointer = Pointer(to, pointer.steps)
+        store.point(pointer)
+        return store.entry(to, pointer)
+
+
+@dataclass(frozen=True)
+class ClassInfo:
+    """One class of a model.
+
+    Args:
+        name: the class.
+        step: the step that learned it.
+        exemplars: the number of its images kept for replay.
+        tested: the number of its test images.
+        accuracy: on the test images; None without any.
+    """
+
+    name: str
+    step: int
+    exemplars: int
+    tested: int
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A model's classes, architecture and calibration.
+
+    Args:
+        entry: the step's entry in the history.
+        method: the method's name.
+        network: the backbone's name.
+        parameters: the number of parameters.
+        image_size: the height and width that images are resized to.
+        exemplars: the number of images kept for replay.
+        tested: the number of test images.
+        temperature: scores are divided by it before the softmax.
+        calibration_error: the expected calibration error on the test images, to which the
+            temperature was fitted; None without any.
+        uncalibrated_error: the same at a temperature of 1.
+        bytes: the size of all steps on disk.
+        classes: in learning order.
+    """
+
+    entry: HistoryEntry
+    method: str
+    network: str
+    parameters: int
+    image_size: int
+    exemplars: int
+    tested: int
+    temperature: float
+    calibration_error: float | None
+    uncalibrated_error: float | None
+    bytes: int
+    classes: tuple[ClassInfo, ...]
+
+
+def model_info(folder: Path, step: int | None = None) -> ModelInfo:
+    """Describe the current step of a model, or an earlier one."""
+    model, store = Model.open(folder, step), Store(folder)
+    learned_in = {
+        name: number
+        for number in store.ancestors(model.step)
+        for name in store.facts(number)["update"]["learned"]
+    }
+    entry, memory = model.entry, model.learner.memory
+    counts = torch.bincount(memory.exemplars().labels, minlength=len(model.classes)).tolist()
+    classes = tuple(
+        ClassInfo(each.name, learned_in[each.name], count, each.tested, each.after)
+        for each, count in zip(entry.update.classes, counts, strict=True)
+    )
+    calibration = model.facts["calibration"]
+    return ModelInfo(
+        entry,
+        model.learner.method.name,
+        model.config.network,
+        sum(parameter.numel() for parameter in model.learner.network.parameters()),
+        model.image_size,
+        len(memory),
+        sum(each.tested for each in classes),
+        model.temperature,
+        calibration["error"],
+        calibration["error_before"],
+        sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        classes,
+    )
 
 
 def _rgb(image: PhotoInput, size: int) -> Image.Image:

@@ -1,5 +1,7 @@
-"""What an update is asked to do, before anything is changed."""
+"""What an update is made from: images, settings and the plan, before anything changes."""
 
+import logging
+import time
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +11,6 @@ import torch
 from densekd.config.schema import Config
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import (
-    Channels,
     OnProgress,
     PixelImages,
     Split,
@@ -19,139 +20,205 @@ from densekd.data.dataset import (
 from densekd.data.folder import find_images
 from densekd.data.scenario import Task
 from densekd.data.stratify import oversampling_counts
-from densekd.model.images import Lesson, find_lesson, read_lesson, usual_size
-from densekd.model.model import Model, empty_learner
-from densekd.model.records import Plan, Update
-from densekd.model.settings import Part, TeachOptions, largest_size, scheduled, settings
-from densekd.model.store import Pointer, Store
+from densekd.model.images import (
+    UpdateImages,
+    find_update_images,
+    median_size,
+    read_update_images,
+)
+from densekd.model.model import Model
+from densekd.model.settings import (
+    Part,
+    TeachOptions,
+    affordable_epochs,
+    largest_size,
+    seconds_per_epoch,
+    update_settings,
+    with_epochs,
+    with_schedule,
+)
+from densekd.model.store import Pointer, Store, Update
+from densekd.runs.build import Normalisation, make_engine, make_learner
+from densekd.training.callbacks import Callback
 from densekd.training.learner import Learner
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Request:
-    """All that an update is made of.
+class Plan:
+    """What an update is going to do.
+
+    Args:
+        step: the step that it will make.
+        task: the number of updates before it.
+        learned: the number of training images of each new class.
+        replayed: the same for known classes of which there are more images.
+        tested: the number of test images that each of these classes gets.
+        image_size: the height and width that images are resized to.
+        network: the backbone's name.
+        method: the method's name.
+        phases: the name and the epochs of each phase.
+        seconds: the expected training time, if it was measured.
+        resumed: whether it continues an interrupted update.
+    """
+
+    step: int
+    task: int
+    learned: dict[str, int]
+    replayed: dict[str, int]
+    tested: dict[str, int]
+    image_size: int
+    network: str
+    method: str
+    phases: tuple[tuple[str, int], ...]
+    seconds: float | None
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    """Everything that an update is made from.
 
     Args:
         store: the model's files.
-        pointer: which state counts; None for a new model.
-        model: the model in that state.
-        lesson: what is to be learned.
+        pointer: the current step; None for a new model.
+        model: the model at that step.
+        images: what to learn.
         settings: the model's settings from now on.
-        config: the same with a schedule that suits the lesson.
-        options: what the user gave.
+        config: the same with the schedule of this update.
+        options: the user's choices.
     """
 
     store: Store
     pointer: Pointer | None
     model: Model | None
-    lesson: Lesson
+    images: UpdateImages
     settings: Config
     config: Config
     options: TeachOptions
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The names of the classes learned before."""
+        """The classes that the model knows."""
         return () if self.model is None else self.model.classes
 
     @property
     def step(self) -> int:
-        """The number of the state that will be made."""
+        """The step that the update will make."""
         return 0 if self.pointer is None else self.pointer.steps
 
     @property
     def parent(self) -> int | None:
-        """The number of the state that it is made from."""
+        """The step that it is made from."""
         return None if self.pointer is None else self.pointer.step
 
     @property
     def part(self) -> Part:
-        """Which schedule counts."""
+        """Which schedule applies."""
         return "base" if self.model is None else "increment"
 
     @cached_property
-    def asked(self) -> str:
-        """What tells whether another request is the same."""
-        return _asked(self.lesson, self.options)
+    def digest(self) -> str:
+        """Identifies the update by its images and options."""
+        return _digest(self.images, self.options)
 
     @cached_property
-    def normalisation(self) -> tuple[Channels, Channels]:
-        """Mean and deviation of the channels, for ever those of the first images."""
+    def normalisation(self) -> Normalisation:
+        """Mean and deviation of the channels, always those of the first step's images."""
         if self.model is not None:
             return self.model.facts["mean"], self.model.facts["std"]
-        return channel_statistics(_pixels(self.lesson.train))
+        assert isinstance(self.images.train.images, PixelImages)
+        return channel_statistics(self.images.train.images.pixels)
 
     @cached_property
     def task(self) -> Task:
-        """The lesson as a learner takes it."""
+        """The images as a learner takes them."""
         number = 0 if self.model is None else len(self.model.learner.sizes)
-        lesson, first = self.lesson, len(self.known)
-        tested = lesson.kept.take(torch.nonzero(lesson.kept.labels >= first).flatten())
-        return Task(number, lesson.learned, first, lesson.train, tested)
+        images, first = self.images, len(self.known)
+        test = images.test.take(torch.nonzero(images.test.labels >= first).flatten())
+        return Task(number, images.new_classes, first, images.train, test)
 
     def learner(self, config: Config) -> Learner:
-        """What the model has learned, about to learn by these settings."""
-        learner = empty_learner(config, *self.normalisation)
+        """The model's learner with these settings, ready to learn `task`."""
+        learner = make_learner(config, self.normalisation, make_engine(config))
         if self.model is not None:
             learner.load_state(self.model.learner.state())
-        if len(self.lesson.more):
-            learner.memory.add(self.lesson.more)
+        if len(self.images.replay):
+            learner.memory.add(self.images.replay)
         return learner
 
-    def plan(self, config: Config, seconds: float | None, *, resumed: bool) -> Plan:
-        """What will be done by these settings; see `Plan`."""
-        lesson, names = self.lesson, [*self.known, *self.lesson.learned]
+    def plan(self, config: Config, *, resumed: bool = False) -> Plan:
+        """The plan of the update with these settings."""
+        images, names = self.images, [*self.known, *self.images.new_classes]
         method, task = config.method.make(config.schedules()), self.task.number
         assert config.data.image_size is not None
         phases = method.increment if task else method.base
         return Plan(
             self.step,
             task,
-            _counts(lesson.train, names),
-            _counts(lesson.more, names),
-            _counts(lesson.kept, names),
+            _counts(images.train, names),
+            _counts(images.replay, names),
+            _counts(images.test, names),
             config.data.image_size,
             config.network,
             method.name,
             tuple((phase.name, phase.schedule.epochs) for phase in phases),
-            seconds,
+            None,
             resumed,
         )
+
+    def seconds_per_epoch(self, callback: Callback) -> float:
+        """Time an epoch by training a few batches."""
+        learner = self.learner(self.config)
+        return seconds_per_epoch(
+            lambda trial: learner.learn(self.task, callback=trial), callback, self.options.budget
+        )
+
+    def within_budget(self, epoch: float, began: float) -> Config:
+        """The settings with as many epochs as fit into the budget.
+
+        Args:
+            epoch: the seconds that an epoch of any phase takes.
+            began: when the update began, by the monotonic clock.
+        """
+        config, part, budget = self.config, self.part, self.options.budget
+        assert budget is not None
+        phases = self.plan(config).phases
+        # The later phases grow with the first.
+        share = sum(count for _, count in phases) / getattr(config.training, part).epochs
+        left = 60 * budget - (time.monotonic() - began)
+        images = _images_per_epoch(self.images, config)
+        epochs = affordable_epochs(part, images, left, epoch * share)
+        if epochs < 1:
+            logger.warning("Not even one epoch fits into %g minutes; training one.", budget)
+        return with_epochs(config, part, max(1, epochs))
 
 
 def read_request(
     folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-) -> Request:
-    """Read all that an update needs; see `densekd.model.teach.teach`."""
+) -> UpdateRequest:
+    """Read and check everything that an update needs; see `densekd.model.teach.teach`."""
     _check_places(folder, source)
     store = Store(folder)
     pointer = store.pointer()
     model = None if pointer is None else Model.open(folder)
     known = () if model is None else model.classes
-    found = find_lesson(source, known, options.known)
-    size = options.image_size or usual_size(found, largest_size())
-    lasting = settings(None if model is None else model.config, options, size)
-    size = lasting.data.image_size or size
-    lesson = read_lesson(source, found, size, known, lasting.seed, on_progress)
+    found = find_update_images(source, known, options.known)
+    size = options.image_size or median_size(found, largest_size())
+    settings = update_settings(None if model is None else model.config, options, size)
+    size = settings.data.image_size or size
+    images = read_update_images(source, found, size, known, settings.seed, on_progress)
     part: Part = "base" if model is None else "increment"
-    shown = images_shown(lesson, lasting)
-    config = scheduled(lasting, part, options, shown, len(lesson.learned))
-    return Request(store, pointer, model, lesson, lasting, config, options)
+    per_epoch = _images_per_epoch(images, settings)
+    config = with_schedule(settings, part, options, per_epoch, len(images.new_classes))
+    return UpdateRequest(store, pointer, model, images, settings, config, options)
 
 
-def images_shown(lesson: Lesson, config: Config) -> int:
-    """How many new images an epoch has, repetitions counted."""
-    return (
-        int(oversampling_counts(lesson.train.labels).sum())
-        if config.data.even
-        else len(lesson.train)
-    )
-
-
-def done_before(
+def same_last_update(
     folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
 ) -> Update | None:
-    """The model's last update, if it is the one that is asked for."""
+    """The model's last update, if it had the same images and options."""
     if Store(folder).pointer() is None:
         return None
     model = Model.open(folder)
@@ -161,32 +228,35 @@ def done_before(
     if names != {*last.learned, *last.replayed}:
         return None
     known, size = model.classes[: -len(last.learned)], model.image_size
-    lesson = read_lesson(source, found, size, known, model.config.seed, on_progress)
-    return last if _asked(lesson, options) == model.facts["asked"] else None
+    images = read_update_images(source, found, size, known, model.config.seed, on_progress)
+    return last if _digest(images, options) == model.facts["asked"] else None
 
 
-def _asked(lesson: Lesson, options: TeachOptions) -> str:
-    images = [fingerprint(split) for split in (lesson.train, lesson.more, lesson.kept)]
-    return digest([images, lesson.learned, lesson.replayed, asdict(options)])
+def _digest(images: UpdateImages, options: TeachOptions) -> str:
+    """Identifies an update by its images and options."""
+    splits = [fingerprint(split) for split in (images.train, images.replay, images.test)]
+    return digest([splits, images.new_classes, images.replayed, asdict(options)])
+
+
+def _images_per_epoch(images: UpdateImages, config: Config) -> int:
+    """The number of new images in an epoch, repetitions counted."""
+    if config.data.even:
+        return int(oversampling_counts(images.train.labels).sum())
+    return len(images.train)
 
 
 def _counts(split: Split, names: list[str]) -> dict[str, int]:
-    """The number of images of each class that has some, by name."""
+    """The number of images of each class that has some."""
     ranks, counts = split.labels.unique(return_counts=True)
     return {names[r]: n for r, n in zip(ranks.tolist(), counts.tolist(), strict=True)}
 
 
-def _pixels(split: Split) -> torch.Tensor:
-    assert isinstance(split.images, PixelImages)
-    return split.images.pixels
-
-
 def _check_places(folder: Path, source: Path) -> None:
-    """Refuse what would mix up a model and its images."""
+    """Raise if the folders of model and images overlap or are mixed up."""
     model, images = folder.resolve(), source.resolve()
     if model.is_relative_to(images) or images.is_relative_to(model):
         raise ValueError(
-            f"The model {folder} and the images {source} must not lie in each other; "
+            f"The model {folder} and the images {source} must not contain each other; "
             "give the model a folder of its own."
         )
     if not folder.exists():
@@ -194,10 +264,10 @@ def _check_places(folder: Path, source: Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder for the model.")
     ours = {"current.json", "lock", "pending", "steps"}
-    # Hidden files are what a kill left of ours, or what a system puts into every folder.
+    # Ignore hidden files: a killed update or the operating system may have left them.
     others = [p.name for p in folder.iterdir() if p.name not in ours and p.name[0] != "."]
     if Store(folder).pointer() is None and others:
         raise ValueError(
-            f"{folder} is no model, and has other files in it, such as {others[0]!r}; the model "
+            f"{folder} is not a model, and has other files in it, such as {others[0]!r}; the model "
             "comes first and the images second: give a new folder for the model."
         )

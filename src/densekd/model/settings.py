@@ -1,7 +1,9 @@
-"""The settings of an update: what a user gave, what the model has, and what suits its images."""
+"""The settings of an update: what the user gave, what the model has, and the epochs to train."""
 
 import dataclasses
+import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,9 +11,9 @@ import torch
 
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import given, merge, override
-from densekd.methods.method import Streams
 from densekd.methods.registry import HOSTS
-from densekd.model.images import Known
+from densekd.model.images import OnKnownClass
+from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 
 Part = Literal["base", "increment"]
 
@@ -21,14 +23,21 @@ METHOD = "fdkd"
 _LARGEST, _LARGEST_ON_CUDA = 64, 224
 _SMALL_NETWORK, _LARGE_NETWORK = "resnet20", "resnet18"
 _BATCH = 32
-# Below this, new images are learned in one batch with exemplars.
+# With fewer new images, they share a batch with the exemplars.
 _FEW = 128
 _LR = 0.05
-# So many images in all, repetitions counted, but each image at least and at most so often.
+# An update trains on this many images, repetitions counted, within these limits of epochs.
 _IMAGES_SEEN = {"base": 30_000, "increment": 10_000}
-_FEWEST, _MOST = 10, 60
+_FEWEST_EPOCHS, _MOST_EPOCHS = 10, 60
+# A budget allows more epochs than that, but beyond this factor they gain nothing.
+_BUDGET_FACTOR = 4
+# The share of a budget for training; the rest is for testing and saving.
+_TRAINING_SHARE = 0.9
+# How long to time batches: this many seconds, at most this share of a budget.
+_TRIAL_SECONDS, _TRIAL_SHARE = 5.0, 0.05
+_TRIAL_BATCHES = 3
 
-# What a model is built of, and what would make of it another.
+# Settings that can't change once a model exists.
 _FIXED = {
     ("network",): "network",
     ("data", "image_size"): "image size",
@@ -39,15 +48,17 @@ _FIXED = {
 
 @dataclass(frozen=True)
 class TeachOptions:
-    """How to teach; what is None is chosen.
+    """The user's choices for an update; the rest is chosen to suit the images.
+
+    The digest of these fields identifies an update on disk, so don't rename them.
 
     Args:
-        image_size: the height and width that images are brought to, for a new model.
+        image_size: the height and width that images are resized to, for a new model.
         network: such as ``resnet20``, for a new model.
         method: such as ``fdkd``, for a new model.
-        epochs: how often the images are seen.
+        epochs: how often each image is seen.
         budget: the minutes that the update may take, instead of ``epochs``.
-        known: whether a folder named like a known class is refused, or has more images of it.
+        known: what to do with folders named like a known class.
         overrides: other settings, such as ``training.increment.lr=0.05``.
     """
 
@@ -56,12 +67,12 @@ class TeachOptions:
     method: str | None = None
     epochs: int | None = None
     budget: float | None = None
-    known: Known = "refuse"
+    known: OnKnownClass = "refuse"
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.budget is not None:
-            raise ValueError("Give either epochs or a budget, and not both.")
+            raise ValueError("Give either epochs or a budget, not both.")
         for name, value in (("epochs", self.epochs), ("image size", self.image_size)):
             if value is not None and value < 1:
                 raise ValueError(f"The {name} must be at least 1, not {value}.")
@@ -70,21 +81,22 @@ class TeachOptions:
 
 
 def largest_size() -> int:
-    """The largest images that a new model has unless it is told to."""
+    """The largest image size that is chosen for a new model."""
     return _LARGEST_ON_CUDA if torch.cuda.is_available() else _LARGEST
 
 
-def settings(before: Config | None, options: TeachOptions, size: int) -> Config:
-    """All settings of an update but for how long it is trained; see `scheduled`.
+def update_settings(before: Config | None, options: TeachOptions, size: int) -> Config:
+    """All settings of an update except its schedule, for which see `with_schedule`.
 
     Args:
-        before: the model's settings; None for a new one.
-        options: what the user gave.
-        size: the height and width that images of a new model are brought to.
+        before: the model's settings; None for a new model.
+        options: the user's choices.
+        size: the image size of a new model.
     """
-    chosen = override(_given(options), options.overrides)
+    chosen = override(_option_tree(options), options.overrides)
     if before is None:
-        config = resolve(merge(_usual(given(chosen, "method", "name") or METHOD, size), chosen))
+        method = given(chosen, "method", "name") or METHOD
+        config = resolve(merge(_new_model_tree(method, size), chosen))
     else:
         config = resolve(merge(tomllib.loads(as_toml(before)), chosen))
         _check_fixed(before, config)
@@ -93,38 +105,47 @@ def settings(before: Config | None, options: TeachOptions, size: int) -> Config:
     return config
 
 
-def scheduled(
+def with_schedule(
     config: Config, part: Part, options: TeachOptions, images: int, classes: int
 ) -> Config:
-    """The settings with what suits so many images of so many new classes, unless it is given.
+    """Choose the epochs for ``images`` new images of ``classes`` classes, unless they are given.
 
-    That is the number of epochs; and for the paper's methods, whose schedules aren't released ones,
-    the size of a batch, and whether new images and exemplars come in one.
+    For the paper's methods, whose schedules aren't published ones, also choose the batch size and
+    whether new images and exemplars share a batch.
     """
     chosen = override({}, options.overrides)
     if config.method.host not in HOSTS:
         if given(chosen, "training", part, "batch_size") is None:
-            config = _changed(config, part, batch_size=_BATCH)
+            schedule = dataclasses.replace(getattr(config.training, part), batch_size=_BATCH)
+            training = dataclasses.replace(config.training, **{part: schedule})
+            config = dataclasses.replace(config, training=training)
         if part == "increment" and given(chosen, "method", "options", "streams") is None:
-            # A batch of few images, or of one class, has statistics that fit nothing else, and
-            # a cross-entropy over one new class teaches nothing.
-            few = classes == 1 or images < _FEW
-            config = _with_streams(config, "merged" if few else "split")
+            # Batch statistics of few images, or of one class, fit nothing else, and a
+            # cross-entropy over one new class teaches nothing.
+            streams: Any = "merged" if classes == 1 or images < _FEW else "split"
+            method_options = dataclasses.replace(config.method.options, streams=streams)
+            method = dataclasses.replace(config.method, options=method_options)
+            config = dataclasses.replace(config, method=method)
     if given(chosen, "training", part, "epochs") is not None:
         return config
     return with_epochs(config, part, options.epochs or usual_epochs(part, images))
 
 
 def usual_epochs(part: Part, images: int) -> int:
-    """How often so many images are seen."""
-    return min(_MOST, max(_FEWEST, round(_IMAGES_SEEN[part] / max(1, images))))
+    """The number of epochs for this many images."""
+    return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, round(_IMAGES_SEEN[part] / max(1, images))))
+
+
+def affordable_epochs(part: Part, images: int, seconds: float, epoch_seconds: float) -> int:
+    """The number of epochs that fit into ``seconds``; 0 if none does."""
+    epochs = int(_TRAINING_SHARE * seconds / max(epoch_seconds, 1e-9))
+    return min(max(0, epochs), _BUDGET_FACTOR * usual_epochs(part, images))
 
 
 def with_epochs(config: Config, part: Part, epochs: int) -> Config:
-    """The same schedules in so many epochs; what follows them is shortened in proportion."""
+    """Scale the schedules to this many epochs; later phases are scaled in proportion."""
     training = config.training
-    share = epochs / getattr(training, part).epochs
-    schedules = training.schedules.scaled(share)
+    schedules = training.schedules.scaled(epochs / getattr(training, part).epochs)
     base = schedules.base if part == "base" else training.base
     scaled = dataclasses.replace(
         training, base=base, increment=schedules.increment, finish=schedules.finish
@@ -132,8 +153,59 @@ def with_epochs(config: Config, part: Part, epochs: int) -> Config:
     return dataclasses.replace(config, training=scaled)
 
 
-def _usual(method: str, size: int) -> dict[str, Any]:
-    """What suits a new model of images of a size."""
+def seconds_per_epoch(
+    learn: Callable[[Callback], object], callback: Callback, budget: float | None
+) -> float:
+    """Time an epoch of the first phase by training a few batches.
+
+    Args:
+        learn: trains a new learner; it is stopped after some batches.
+        callback: may ask to stop.
+        budget: the minutes of the whole update, if limited.
+
+    Raises:
+        Stopped: ``callback`` asked for it.
+    """
+    limit = _TRIAL_SECONDS if budget is None else min(_TRIAL_SECONDS, _TRIAL_SHARE * 60 * budget)
+    trial = _Trial(callback, limit)
+    try:
+        learn(trial)
+    except Stopped:
+        if trial.user_stopped:
+            raise
+    return trial.batch_seconds * trial.batches
+
+
+class _Trial(Callback):
+    """Times batches from the second on, since the first warms up, and stops soon."""
+
+    def __init__(self, callback: Callback, seconds: float) -> None:
+        self.callback = callback
+        self.seconds = seconds
+        self.done = self.batches = 0
+        self.began = self.last = 0.0
+        self.user_stopped = False
+
+    @property
+    def batch_seconds(self) -> float:
+        """The mean time of a batch."""
+        return (self.last - self.began) / max(1, self.done - 1)
+
+    def report(self, report: TrainingProgress) -> None:
+        self.batches = report.batches
+
+    def stop(self) -> bool:
+        self.done += 1
+        self.last = time.monotonic()
+        if self.done == 1:
+            self.began = self.last
+        self.user_stopped = self.callback.stop()
+        enough = self.done >= _TRIAL_BATCHES and self.last - self.began >= self.seconds
+        return self.user_stopped or (enough and self.batches > 0)
+
+
+def _new_model_tree(method: str, size: int) -> dict[str, Any]:
+    """The default settings of a new model for images of a size."""
     tree: dict[str, Any] = {
         "network": _SMALL_NETWORK if size <= _LARGEST else _LARGE_NETWORK,
         "data": {"source": "folder:.", "image_size": size, "even": True},
@@ -145,7 +217,7 @@ def _usual(method: str, size: int) -> dict[str, Any]:
     return tree
 
 
-def _given(options: TeachOptions) -> dict[str, Any]:
+def _option_tree(options: TeachOptions) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     if options.network is not None:
         tree["network"] = options.network
@@ -154,17 +226,6 @@ def _given(options: TeachOptions) -> dict[str, Any]:
     if options.method is not None:
         tree["method"] = {"name": options.method}
     return tree
-
-
-def _changed(config: Config, part: Part, **changes: Any) -> Config:
-    schedule = dataclasses.replace(getattr(config.training, part), **changes)
-    training = dataclasses.replace(config.training, **{part: schedule})
-    return dataclasses.replace(config, training=training)
-
-
-def _with_streams(config: Config, streams: Streams) -> Config:
-    chosen = dataclasses.replace(config.method.options, streams=streams)
-    return dataclasses.replace(config, method=dataclasses.replace(config.method, options=chosen))
 
 
 def _check_fixed(before: Config, after: Config) -> None:

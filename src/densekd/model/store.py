@@ -1,11 +1,11 @@
-"""Where the states of a model are kept, and which of them it is in.
+"""The files of a model, and the records in them.
 
 ::
 
-    MODEL/current.json         which state it is in and how many there are, which makes them count
-    MODEL/steps/000, 001, ...  a state each, never changed and never removed
-    MODEL/pending/KEY/         how far an update is
-    MODEL/lock                 whoever changes something holds it; readers don't need it
+    MODEL/current.json         the current step and the number of steps that count
+    MODEL/steps/000, 001, ...  one state per update, never changed and never removed
+    MODEL/pending/KEY/         the checkpoints of an unfinished update
+    MODEL/lock                 held by the process that changes the model; readers don't need it
 """
 
 import json
@@ -19,15 +19,92 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from densekd.files import remove_leftovers, write_json
-from densekd.model.records import Accuracy, ClassChange, HistoryEntry, Update
+from densekd.files import remove_leftovers, sync_folder, write_json
 from densekd.training.checkpoint import load_facts
 
 _FORMAT = 1
 
 
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy on the test images, from 0 to 1; None where there are no test images.
+
+    Args:
+        new: on the classes that the update added.
+        old: on the classes known before.
+        all: on both.
+    """
+
+    new: float | None
+    old: float | None
+    all: float | None
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """The accuracy of one class before and after an update.
+
+    Args:
+        name: the class.
+        tested: the number of its test images.
+        before: None if the class is new or has no test images.
+        after: None if the class has no test images.
+    """
+
+    name: str
+    tested: int
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True)
+class Update:
+    """The result of an update.
+
+    Args:
+        step: the step that the update made, counted from 0.
+        learned: the new classes.
+        replayed: the known classes of which it had more images.
+        images: the number of training images, without exemplars.
+        epochs: of the first phase.
+        before: accuracy of the previous model on the same test images; None for the first step.
+        after: accuracy of the new model.
+        classes: all classes in learning order.
+        seconds: spent on training.
+    """
+
+    step: int
+    learned: tuple[str, ...]
+    replayed: tuple[str, ...]
+    images: int
+    epochs: int
+    before: Accuracy | None
+    after: Accuracy
+    classes: tuple[ClassChange, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """A step in a model's history.
+
+    Args:
+        step: its number.
+        parent: the step that it was made from; None for the first.
+        when: the time it was finished, in ISO 8601.
+        current: whether it is the model's current step.
+        update: the update that made it.
+    """
+
+    step: int
+    parent: int | None
+    when: str
+    current: bool
+    update: Update
+
+
 class Pointer(NamedTuple):
-    """Which state a model is in, and how many it has had."""
+    """The content of ``current.json``: the current step and the number of steps."""
 
     step: int
     steps: int
@@ -40,12 +117,12 @@ class Store:
     folder: Path
 
     def pointer(self) -> Pointer | None:
-        """Which state counts; None if there is none yet."""
+        """The current step, or None if there is no model yet."""
         file = self.folder / "current.json"
         try:
-            held = json.loads(file.read_bytes())
-            pointer = Pointer(held["step"], held["steps"])
-            if held["format"] != _FORMAT or not 0 <= pointer.step < pointer.steps:
+            content = json.loads(file.read_bytes())
+            pointer = Pointer(content["step"], content["steps"])
+            if content["format"] != _FORMAT or not 0 <= pointer.step < pointer.steps:
                 raise ValueError
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -57,7 +134,7 @@ class Store:
         return pointer
 
     def existing(self) -> Pointer:
-        """Which state counts; raises if there is none."""
+        """The current step; raises if there is no model."""
         pointer = self.pointer()
         if pointer is None:
             raise ValueError(
@@ -67,49 +144,42 @@ class Store:
         return pointer
 
     def path(self, step: int) -> Path:
-        """The folder of a state."""
+        """The folder of a step."""
         return self.folder / "steps" / f"{step:03d}"
 
-    def pending(self, key: str) -> Path:
-        """The folder of an update that is going on."""
-        return self.folder / "pending" / key
-
     def facts(self, step: int) -> dict[str, Any]:
-        """What is written down of a state."""
+        """What is recorded about a step, without its tensors."""
         return load_facts(self.path(step) / "state")
 
-    def entry(self, step: int, current: bool) -> HistoryEntry:
-        """A state in the history."""
-        return entry_of(step, self.facts(step), current)
+    def entry(self, step: int, pointer: Pointer) -> HistoryEntry:
+        """The history entry of a step."""
+        facts, current = self.facts(step), step == pointer.step
+        return HistoryEntry(step, facts["parent"], facts["when"], current, _update(facts["update"]))
 
-    def line(self, step: int | None) -> Iterator[int]:
-        """A state, the one that it was made from, and so on to the first."""
+    def ancestors(self, step: int | None) -> Iterator[int]:
+        """A step, its parent, and so on to the first step."""
         while step is not None:
             yield step
             step = self.facts(step)["parent"]
 
     def commit(self, prepared: Path, step: int) -> None:
-        """Make what was written to ``prepared`` a state, and the one that the model is in."""
-        self.put(prepared, step)
-        self.point(Pointer(step, step + 1))
-        shutil.rmtree(self.folder / "pending", ignore_errors=True)
-
-    def put(self, prepared: Path, step: int) -> None:
-        """Move what was written to ``prepared`` to where it counts once the pointer says so."""
+        """Make the state in ``prepared`` a step, and the current one."""
         place = self.path(step)
-        if place.exists():  # of an update that was killed before it counted
+        if place.exists():  # left by an update that was killed before the step counted
             shutil.rmtree(place)
         place.parent.mkdir(exist_ok=True)
         os.replace(prepared, place)
-        _sync(place.parent)
+        sync_folder(place.parent)
+        self.point(Pointer(step, step + 1))
+        shutil.rmtree(self.folder / "pending", ignore_errors=True)
 
     def point(self, pointer: Pointer) -> None:
-        """Change which state counts, at once."""
+        """Change the current step, atomically."""
         write_json(self.folder / "current.json", {"format": _FORMAT, **pointer._asdict()})
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Refuse to change a model that another process changes."""
+    def locked(self) -> Iterator[None]:
+        """Hold the model's lock; raises if another process holds it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / "lock")
         try:
@@ -125,13 +195,8 @@ class Store:
             lock.release()
 
 
-def entry_of(step: int, facts: dict[str, Any], current: bool) -> HistoryEntry:
-    """A state in the history, of what is written down of it."""
-    return HistoryEntry(step, facts["parent"], facts["when"], current, _update(facts["update"]))
-
-
 def _update(facts: dict[str, Any]) -> Update:
-    """The update that became ``facts`` in JSON."""
+    """Rebuild an update from its JSON."""
     before = facts["before"]
     return Update(
         **{
@@ -143,12 +208,3 @@ def _update(facts: dict[str, Any]) -> Update:
             "classes": tuple(ClassChange(**each) for each in facts["classes"]),
         }
     )
-
-
-def _sync(folder: Path) -> None:
-    """Bring a folder's names to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

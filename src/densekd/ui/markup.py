@@ -8,7 +8,7 @@ from datetime import datetime
 
 from PIL import Image
 
-from densekd.model.folder import ClassChange, HistoryEntry, Update
+from densekd.model.store import ClassChange, HistoryEntry, Update
 from densekd.ui.session import Look
 from densekd.ui.worker import UpdateProgress
 

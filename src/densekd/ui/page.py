@@ -8,7 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
 
-from densekd.model.folder import Known, TeachOptions
+from densekd.model.images import OnKnownClass
+from densekd.model.settings import TeachOptions
 from densekd.ui import markup
 from densekd.ui.session import Session
 from densekd.ui.uploads import Upload, counts, named, remove
@@ -163,7 +164,7 @@ class Page:
     ) -> Changes:
         """Begin an update by what is in the basket, which is free for other images from then on."""
         uploads = named(basket, name)
-        on_known: Known = "replay" if known else "refuse"
+        on_known: OnKnownClass = "replay" if known else "refuse"
         options = TeachOptions(epochs=epochs or None, budget=minutes or None, known=on_known)
         self.session.teach(uploads, options)
         return {**self._listing([]), self.name: ""}

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from PIL import Image
 
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.model.folder import Guess, HistoryEntry, Model, TeachOptions, history, undo
-from densekd.model.store import Store
+from densekd.model.model import Guess, Model, history, undo
+from densekd.model.settings import TeachOptions
+from densekd.model.store import HistoryEntry, Store
 from densekd.ui.uploads import Upload, counts, lay_out, received, remove
 from densekd.ui.worker import UpdateJob
 

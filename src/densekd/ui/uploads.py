@@ -83,7 +83,7 @@ def counts(uploads: Iterable[Upload]) -> dict[str, int]:
 
 
 def lay_out(uploads: Sequence[Upload], place: Path) -> None:
-    """Make a folder with a sub-folder for each class, as `densekd.model.folder.teach` takes it."""
+    """Make a folder with a sub-folder for each class, as `densekd.model.teach.teach` takes it."""
     for upload in uploads:
         folder = place.joinpath(*upload.folders)
         folder.mkdir(parents=True, exist_ok=True)

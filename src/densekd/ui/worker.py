@@ -13,7 +13,10 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from densekd.model.folder import Plan, TeachObserver, TeachOptions, Update, teach
+from densekd.model.request import Plan
+from densekd.model.settings import TeachOptions
+from densekd.model.store import Update
+from densekd.model.teach import TeachObserver, teach
 from densekd.training.callbacks import Stopped, TrainingProgress, warnings_to
 
 

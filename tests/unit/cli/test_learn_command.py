@@ -4,7 +4,7 @@ from pathlib import Path
 from rich.console import Console
 
 from densekd.cli.learn import show_update
-from densekd.model.folder import Accuracy, ClassChange, Update
+from densekd.model.store import Accuracy, ClassChange, Update
 
 
 def test_what_was_learned_least_and_what_was_forgotten_is_named() -> None:

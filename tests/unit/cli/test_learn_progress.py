@@ -9,7 +9,7 @@ from densekd.cli import output
 from densekd.cli.learn_progress import LearnLines, LearnQuiet, LearnScreen, outline
 from densekd.cli.run_progress import Bar
 from densekd.cli.signals import Interrupts
-from densekd.model.folder import Plan
+from densekd.model.request import Plan
 from densekd.training.callbacks import TrainingProgress
 
 PLAN = Plan(

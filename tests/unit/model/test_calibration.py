@@ -1,8 +1,13 @@
 import pytest
 import torch
 
-from densekd.model.calibration import accuracy, calibration_error, changes, fit_temperature
-from densekd.model.records import Accuracy, ClassChange
+from densekd.model.calibration import (
+    calibration_error,
+    class_changes,
+    fit_temperature,
+    split_accuracy,
+)
+from densekd.model.store import Accuracy, ClassChange
 
 
 def drawn(count: int, classes: int, sharpness: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,18 +59,20 @@ def test_the_calibration_error_of_a_small_example() -> None:
 def test_accuracy_of_new_and_old_classes() -> None:
     labels = torch.tensor([0, 0, 1, 2, 2, 2, 2])
     named = torch.tensor([True, False, True, False, False, False, True])
-    assert accuracy(named, labels, known=2) == Accuracy(new=1 / 4, old=2 / 3, all=3 / 7)
-    assert accuracy(named, labels, known=0) == Accuracy(new=3 / 7, old=None, all=3 / 7)
+    assert split_accuracy(named, labels, known=2) == Accuracy(new=1 / 4, old=2 / 3, all=3 / 7)
+    assert split_accuracy(named, labels, known=0) == Accuracy(new=3 / 7, old=None, all=3 / 7)
 
 
 def test_what_became_of_each_class() -> None:
     labels = torch.tensor([0, 0, 1, 2, 2, 2, 2])
     after = torch.tensor([True, False, True, False, False, False, True])
     before = torch.tensor([True, True, False, False, False, False, False])
-    assert changes(["a", "b", "c", "d"], labels, before, after, known=2) == (
+    assert class_changes(["a", "b", "c", "d"], labels, before, after, known=2) == (
         ClassChange("a", 2, 1.0, 0.5),
         ClassChange("b", 1, 0.0, 1.0),
         ClassChange("c", 4, None, 0.25),
         ClassChange("d", 0, None, None),
     )
-    assert changes(["a"], labels[:2], None, after[:2], known=0) == (ClassChange("a", 2, None, 0.5),)
+    assert class_changes(["a"], labels[:2], None, after[:2], known=0) == (
+        ClassChange("a", 2, None, 0.5),
+    )

@@ -6,13 +6,13 @@ from PIL import Image
 
 from densekd.data.dataset import PixelImages
 from densekd.model import images as images_module
-from densekd.model.images import Lesson, find_lesson, read_lesson, usual_size
+from densekd.model.images import UpdateImages, find_update_images, median_size, read_update_images
 
 from support.photos import fill, picture
 
 
-def read(source: Path, known: tuple[str, ...] = (), seed: int = 0) -> Lesson:
-    return read_lesson(source, find_lesson(source, known, "replay"), 8, known, seed)
+def read(source: Path, known: tuple[str, ...] = (), seed: int = 0) -> UpdateImages:
+    return read_update_images(source, find_update_images(source, known, "replay"), 8, known, seed)
 
 
 def counts(labels: torch.Tensor) -> dict[int, int]:
@@ -23,40 +23,40 @@ def counts(labels: torch.Tensor) -> dict[int, int]:
 def test_new_classes_come_after_known_ones(tmp_path: Path) -> None:
     source = fill(tmp_path, {"blue": 10, "7": 10, "red": 10})
     found = read(source, known=("red", "green"))
-    assert (found.learned, found.replayed) == (("7", "blue"), ("red",))
+    assert (found.new_classes, found.replayed) == (("7", "blue"), ("red",))
     assert counts(found.train.labels) == {2: 8, 3: 8}
-    assert counts(found.more.labels) == {0: 8}
-    assert counts(found.kept.labels) == {0: 2, 2: 2, 3: 2}
+    assert counts(found.replay.labels) == {0: 8}
+    assert counts(found.test.labels) == {0: 2, 2: 2, 3: 2}
 
 
 @pytest.mark.parametrize(("images", "kept"), [(1, 0), (4, 0), (5, 1), (10, 2), (200, 30)])
 def test_how_many_are_kept_to_test_on(images: int, kept: int, tmp_path: Path) -> None:
     found = read(fill(tmp_path, {"red": images}))
-    assert (len(found.train), len(found.kept)) == (images - kept, kept)
+    assert (len(found.train), len(found.test)) == (images - kept, kept)
 
 
 def test_no_more_are_kept_than_can_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images_module, "MOST_KEPT", 3)
+    monkeypatch.setattr(images_module, "MAX_TEST_IMAGES", 3)
     found = read(fill(tmp_path / "whole", {"red": 60}))
-    assert (len(found.train), len(found.kept)) == (57, 3)
+    assert (len(found.train), len(found.test)) == (57, 3)
     fill(tmp_path / "divided" / "train", {"red": 9})
     fill(tmp_path / "divided" / "val", {"red": 9}, first=100)
     found = read(tmp_path / "divided")
-    assert (len(found.train), len(found.kept)) == (9, 3)
+    assert (len(found.train), len(found.test)) == (9, 3)
 
 
 def test_what_is_kept_of_a_class_depends_on_no_other(tmp_path: Path) -> None:
     alone = read(fill(tmp_path, {"red": 20}))
     together = read(fill(tmp_path, {"blue": 7, "red": 20}))
     other = read(tmp_path, seed=1)
-    assert isinstance(alone.kept.images, PixelImages)
-    assert isinstance(together.kept.images, PixelImages)
-    assert isinstance(other.kept.images, PixelImages)
-    reds = together.kept.images.pixels[together.kept.labels == 1]
-    assert torch.equal(alone.kept.images.pixels, reds)
-    assert not torch.equal(other.kept.images.pixels[other.kept.labels == 1], reds)
+    assert isinstance(alone.test.images, PixelImages)
+    assert isinstance(together.test.images, PixelImages)
+    assert isinstance(other.test.images, PixelImages)
+    reds = together.test.images.pixels[together.test.labels == 1]
+    assert torch.equal(alone.test.images.pixels, reds)
+    assert not torch.equal(other.test.images.pixels[other.test.labels == 1], reds)
 
 
 def test_a_divided_folder_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_divided_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path / "val", {"red": 4, "blue": 2}, first=100)
     found = read(tmp_path)
     assert counts(found.train.labels) == {0: 3, 1: 9}
-    assert counts(found.kept.labels) == {0: 2, 1: 4}
+    assert counts(found.test.labels) == {0: 2, 1: 4}
 
 
 def test_folders_that_people_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,8 +79,8 @@ def test_folders_that_people_have(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     (tmp_path / "7" / "Thumbs.db").write_text("")
     (tmp_path / "empty").mkdir()
     found = read(tmp_path)
-    assert found.learned == ("7", "dark blue é", "red")
-    assert len(found.train) + len(found.kept) == 6 + 6 + 6 + 6 + 1
+    assert found.new_classes == ("7", "dark blue é", "red")
+    assert len(found.train) + len(found.test) == 6 + 6 + 6 + 6 + 1
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 4
     (heic,) = [line for line in told if "HEIC" in line]
@@ -94,7 +94,7 @@ def test_a_class_of_which_nothing_can_be_read_is_left_out(
     fill(tmp_path, {"red": 6, "blue": 2})
     for file in (tmp_path / "blue").iterdir():
         file.write_bytes(b"")
-    assert read(tmp_path).learned == ("red",)
+    assert read(tmp_path).new_classes == ("red",)
     assert "and 1 more: not an image" in caplog.text
     for file in (tmp_path / "red").iterdir():
         file.write_bytes(b"")
@@ -111,11 +111,11 @@ def test_the_size_is_that_of_most_images(
         Image.new("RGB", (side + 20 * number, side)).save(tmp_path / "a" / f"{number}.png")
     Image.new("RGB", (2000, 1999)).save(tmp_path / "a" / "large.png")
     (tmp_path / "a" / "broken.png").write_bytes(b"")
-    assert usual_size(find_lesson(tmp_path, (), "refuse"), most) == expected
+    assert median_size(find_update_images(tmp_path, (), "refuse"), most) == expected
 
 
 def test_more_than_memory_holds_is_refused(tmp_path: Path) -> None:
     source = fill(tmp_path, {"red": 2})
-    found = find_lesson(source, (), "refuse")
+    found = find_update_images(source, (), "refuse")
     with pytest.raises(ValueError, match=r"take .* GB, too much .*; choose a smaller --image-size"):
-        read_lesson(source, found, 10**6, (), 0)
+        read_update_images(source, found, 10**6, (), 0)

@@ -9,8 +9,10 @@ from PIL import Image
 
 from densekd.data.dataset import PixelImages
 from densekd.data.decode import UnreadableImage, centre_crop
-from densekd.model.folder import Model, TeachOptions, history, teach, undo
-from densekd.model.stream import answers, image_files
+from densekd.model.model import Model, history, undo
+from densekd.model.predict import image_files, predict_files
+from densekd.model.settings import TeachOptions
+from densekd.model.teach import teach
 
 from support.photos import TINY, fill, picture
 
@@ -79,7 +81,7 @@ def test_guesses_are_names_with_probabilities(taught: Path) -> None:
 
 def test_the_temperature_is_that_of_the_kept_images(taught: Path) -> None:
     model = Model.open(taught)
-    kept = model.kept()
+    kept = model.test_images()
     assert isinstance(kept.images, PixelImages)
     logits = model.learner.logits(kept.images)
     assert model.temperature != 1.0
@@ -92,7 +94,7 @@ def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
     for counts in ({"red": 30, "green": 30}, {"blue": 30}):
         teach(tmp_path / "model", fill(tmp_path / "images", counts), options)
     model = Model.open(tmp_path / "model")
-    kept = model.kept()
+    kept = model.test_images()
     assert isinstance(kept.images, PixelImages)
     names = model.learner.predict(kept.images)
     assert [guess[0].name for guess in model.predict(kept.images.pixels)] == names
@@ -103,8 +105,8 @@ def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
 def test_earlier_steps_can_be_opened(taught: Path) -> None:
     assert Model.open(taught).step == 1
     assert Model.open(taught, 0).classes == ("green", "red")
-    assert len(Model.open(taught, 0).kept()) == 6
-    assert len(Model.open(taught).kept()) == 9
+    assert len(Model.open(taught, 0).test_images()) == 6
+    assert len(Model.open(taught).test_images()) == 9
     with pytest.raises(ValueError, match=r"has no step 2; its steps are 0 to 1"):
         Model.open(taught, 2)
 
@@ -124,7 +126,7 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
         (2, 0, True),
     ]
     assert Model.open(model).classes == ("green", "red", "7")
-    assert len(Model.open(model).kept()) == 9
+    assert len(Model.open(model).test_images()) == 9
     assert undo(model, 1).current
     assert Model.open(model).classes == ("green", "red", "blue")
     with pytest.raises(ValueError, match="has no step 7"):
@@ -154,7 +156,7 @@ def test_a_stream_of_files_in_their_order(taught: Path, tmp_path: Path) -> None:
     files = image_files(tmp_path)
     assert [file.name for file in files] == [*(f"{i:03}.PNG" for i in range(180)), "red.gif"]
     model = Model.open(taught)
-    found = list(answers(model, files, top=2))
+    found = list(predict_files(model, files, top=2))
     assert [answer.file for answer in found] == files
     assert [answer.file.name for answer in found if answer.unreadable] == ["090.PNG"]
     expected = model.predict([file for file in files if file.name != "090.PNG"], top=2)
@@ -175,11 +177,11 @@ def test_a_stream_leaves_the_number_of_threads_as_it_was(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        stream = answers(Model.open(taught), files)
+        stream = predict_files(Model.open(taught), files)
         assert next(stream).guesses[0].name == "green"
         stream.close()
-        assert len(list(answers(Model.open(taught), files))) == len(files)
-        assert list(answers(Model.open(taught), [])) == []
+        assert len(list(predict_files(Model.open(taught), files))) == len(files)
+        assert list(predict_files(Model.open(taught), [])) == []
         with ThreadPoolExecutor(1) as later:
             assert later.submit(torch.get_num_threads).result() == threads
         assert torch.get_num_threads() == threads

@@ -4,14 +4,14 @@ from densekd.config.schema import Config
 from densekd.model.settings import (
     METHOD,
     TeachOptions,
-    scheduled,
-    settings,
+    update_settings,
     usual_epochs,
+    with_schedule,
 )
 
 
 def first(**options: object) -> Config:
-    return settings(None, TeachOptions(**options), 32)  # type: ignore[arg-type]
+    return update_settings(None, TeachOptions(**options), 32)  # type: ignore[arg-type]
 
 
 def test_what_suits_a_new_model() -> None:
@@ -19,7 +19,7 @@ def test_what_suits_a_new_model() -> None:
     assert (config.network, config.data.image_size) == ("resnet20", 32)
     assert config.method.name == METHOD
     assert config.augment.padding == 4
-    assert settings(None, TeachOptions(), 128).network == "resnet18"
+    assert update_settings(None, TeachOptions(), 128).network == "resnet18"
 
 
 def test_options_and_overrides_count_more() -> None:
@@ -33,9 +33,9 @@ def test_options_and_overrides_count_more() -> None:
 
 def test_settings_stay_from_one_update_to_the_next() -> None:
     config = first(overrides=("memory.per_class=7", "training.increment.lr=0.03"))
-    later = settings(config, TeachOptions(), 64)
+    later = update_settings(config, TeachOptions(), 64)
     assert later == config
-    changed = settings(config, TeachOptions(overrides=("memory.per_class=9",)), 64)
+    changed = update_settings(config, TeachOptions(overrides=("memory.per_class=9",)), 64)
     assert changed.memory.per_class == 9
 
 
@@ -52,20 +52,20 @@ def test_settings_stay_from_one_update_to_the_next() -> None:
 def test_what_a_model_is_made_of_stays(options: dict[str, object], words: str) -> None:
     config = first()
     with pytest.raises(ValueError, match=words):
-        settings(config, TeachOptions(**options), 32)  # type: ignore[arg-type]
+        update_settings(config, TeachOptions(**options), 32)  # type: ignore[arg-type]
 
 
 def test_epochs_follow_from_the_images() -> None:
     config, options = first(), TeachOptions()
-    base = scheduled(config, "base", options, 10, 2).training.base
+    base = with_schedule(config, "base", options, 10, 2).training.base
     assert (base.epochs, base.batch_size) == (usual_epochs("base", 10), 32)
-    few, many = (scheduled(config, "increment", options, n, 2).training for n in (100, 100_000))
+    few, many = (with_schedule(config, "increment", options, n, 2).training for n in (100, 100_000))
     assert few.increment.epochs > many.increment.epochs >= 1
     assert few.base == config.training.base
     given = TeachOptions(epochs=3)
-    assert scheduled(config, "increment", given, 100, 2).training.increment.epochs == 3
+    assert with_schedule(config, "increment", given, 100, 2).training.increment.epochs == 3
     override = TeachOptions(overrides=("training.increment.epochs=5",))
-    chosen = scheduled(settings(config, override, 32), "increment", override, 100, 2)
+    chosen = with_schedule(update_settings(config, override, 32), "increment", override, 100, 2)
     assert chosen.training.increment.epochs == 5
 
 
@@ -75,18 +75,21 @@ def test_epochs_follow_from_the_images() -> None:
 def test_few_images_are_learned_together_with_exemplars(
     images: int, classes: int, streams: str
 ) -> None:
-    config = scheduled(first(), "increment", TeachOptions(), images, classes)
+    config = with_schedule(first(), "increment", TeachOptions(), images, classes)
     assert config.method.options.streams == streams
     given = TeachOptions(overrides=("method.options.streams=split",))
-    assert scheduled(first(), "increment", given, images, classes).method.options.streams == "split"
+    assert (
+        with_schedule(first(), "increment", given, images, classes).method.options.streams
+        == "split"
+    )
 
 
 def test_what_follows_training_is_shortened_to_a_quarter_at_most() -> None:
     options = TeachOptions(method="bic", epochs=25)
-    config = settings(None, options, 32)
+    config = update_settings(None, options, 32)
     before = config.training
     assert before.finish is not None
-    after = scheduled(config, "increment", options, 100, 2).training
+    after = with_schedule(config, "increment", options, 100, 2).training
     assert after.finish is not None
     share = 25 / before.increment.epochs
     assert share < 0.25

@@ -2,7 +2,8 @@ import re
 
 from PIL import Image
 
-from densekd.model.folder import Accuracy, ClassChange, Guess, HistoryEntry, Update
+from densekd.model.model import Guess
+from densekd.model.store import Accuracy, ClassChange, HistoryEntry, Update
 from densekd.ui import markup
 from densekd.ui.session import Look
 from densekd.ui.worker import UpdateProgress

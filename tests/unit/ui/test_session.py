@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from densekd.model.folder import TeachOptions
+from densekd.model.settings import TeachOptions
 from densekd.ui.session import Session
 
 

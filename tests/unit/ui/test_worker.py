@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from densekd.model.folder import TeachOptions
+from densekd.model.settings import TeachOptions
 from densekd.training.callbacks import TrainingProgress
 from densekd.ui.worker import UpdateEstimate, UpdateJob, UpdateProgress
 
