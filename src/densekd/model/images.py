@@ -73,8 +73,8 @@ def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClas
     old = [name for name in names if name in known]
     if old and on_known == "refuse":
         raise ValueError(
-            f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; remove the images "
-            f"from {source}, or use them as more images of known classes with --known replay."
+            f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; remove the "
+            f"images from {source}, or use --known replay to train on them too."
         )
     if len(old) == len(names):
         raise ValueError(
