@@ -1,8 +1,8 @@
-"""How fast images are augmented and exemplars chosen.
+"""Measure how fast images are augmented and exemplars selected.
 
-Batched augmentation (pad-4 crop, flip, normalisation of 32 x 32 images) against the usual pipeline
-of one Pillow image at a time, in turns, on one core; and herding of 50 classes x 500 images x 64
-features. Medians over rounds.
+Compares batched augmentation (pad-4 crop, flip, normalisation of 32 x 32 images) with the usual
+pipeline of one Pillow image at a time, in turns, on one core. Also times herding of 50 classes x
+500 images x 64 features. Prints medians over rounds.
 
     python benchmarks/data_speed.py [--rounds 15]
 """
@@ -34,7 +34,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def one_by_one(images: list[Image.Image], random: np.random.Generator) -> Tensor:
-    """What a per-image pipeline does: crop, flip, to a tensor, normalise; then stack."""
+    """The usual pipeline: crop, flip, convert and normalise each image, then stack."""
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
     ready = []
     for image in images:

@@ -1,6 +1,7 @@
-"""Up to how many tasks listing all groups is worth its time: the two routes of `every`, in turns.
+"""Measure up to how many tasks listing all groups pays off against the integral.
 
-The loss alone, forward and backward, batch 128, logits of standard deviation 3, medians.
+Times the loss alone, forward and backward, batch 128, logits of standard deviation 3. The two ways
+of `every` take turns; prints medians.
 
     python benchmarks/list_or_integral.py [--rounds 25]
 """

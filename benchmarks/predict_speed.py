@@ -1,8 +1,8 @@
-"""How fast a model looks at a folder, against its network alone.
+"""Measure how fast a model predicts a folder, compared with its network alone.
 
-A model of 10 classes of made pictures, ResNet-20 on images of 32 x 32; then, in turns, `answers` on
-a folder of PNG files, decoding included, and the bare forward pass on the same images in memory,
-batch by batch. Medians over rounds, and of their ratio.
+Trains a model of 10 classes of generated images, ResNet-20 at 32 x 32. Then two things take turns:
+prediction of a folder of PNG files, decoding included, and the bare forward pass on the same images
+in memory, batch by batch. Prints medians over rounds, and of their ratio.
 
     python benchmarks/predict_speed.py [--images 1000] [--rounds 7]
 """
@@ -35,7 +35,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def write(folder: Path, per_class: int) -> None:
-    """Noise of one colour each, which is as much to decode as a photo is."""
+    """Write noise in one colour per class: as much to decode as a photo."""
     source = np.random.default_rng(0)
     for label in range(CLASSES):
         (folder / str(label)).mkdir(parents=True)

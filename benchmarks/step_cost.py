@@ -1,16 +1,16 @@
-"""What each distillation costs in a whole training step: ratios to ``whole`` (GKD).
+"""Measure what each distillation costs in a training step, as a ratio to ``whole`` (GKD).
 
-A step is what training does for one batch of 128 images of 32 x 32: the teacher's forward, the
-student's forward and backward through a ResNet-32, cross-entropy plus distillation, SGD. All
-selectors take turns within a round, in random order, so that a slow moment of the machine hits them
-alike. Two ratios are shown, each as its median over rounds and the middle half:
+A step trains on one batch of 128 images of 32 x 32: the teacher's forward, the student's forward
+and backward through a ResNet-32, cross-entropy plus distillation, SGD. All selectors take turns
+within a round, in random order, so that a slow moment of the machine affects them equally. Prints
+two ratios, each as its median over rounds and the middle half:
 
-- ``step``: the time of the step over that of ``whole`` in the same round. The rest of the step is
-  the same work for all, but on a busy machine its time varies by more than the losses cost.
-- ``share``: the same with the rest of the step taken as the median over all steps of the protocol,
-  and only the loss (from logits to the gradient in the logits, inside the step) as it was timed.
+- ``step``: the time of the step divided by that of ``whole`` in the same round. The rest of the
+  step is the same work for all, but on a busy machine its time varies by more than the losses cost.
+- ``share``: the same, but with the median over all steps for the rest of the step. Only the loss
+  (from logits to the gradient in the logits, inside the step) is timed separately.
 
-``loop`` is the plain loop over all groups with torch's own KL, as one would write it from Eq. 3.
+``loop`` is a plain loop over all groups with torch's own KL, as written in Eq. 3.
 
     python benchmarks/step_cost.py [--rounds 25] [--tasks 5 10 25 50]
 """
@@ -81,7 +81,7 @@ def task_sizes(tasks: int) -> list[int]:
 
 
 class Bench:
-    """One protocol: the networks, a batch, and what to time on them."""
+    """One protocol: the networks, a batch, and the losses to time."""
 
     def __init__(self, tasks: int) -> None:
         torch.manual_seed(0)
@@ -99,7 +99,7 @@ class Bench:
             teacher = self.teacher(self.images).logits
         student = self.student(self.images).logits
         self.optimiser.zero_grad()
-        # The backward pass is cut at the logits, to time the loss by itself.
+        # Cut the backward pass at the logits, to time the loss alone.
         logits = student.detach().requires_grad_()
         before = time.perf_counter()
         loss = functional.cross_entropy(logits, self.labels)
@@ -145,7 +145,7 @@ def middle(ratios: list[float]) -> tuple[str, str]:
 
 
 def peak_megabytes() -> float:
-    """How far `every` at 50 tasks lifts a process's memory above where it was (Linux)."""
+    """Peak memory that `every` adds to a process at 50 tasks (Linux)."""
 
     def kilobytes(field: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -157,7 +157,7 @@ def peak_megabytes() -> float:
         ((scale * torch.randn(BATCH, 100)).requires_grad_(), scale * torch.randn(BATCH, sum(sizes)))
         for scale in (3.0, 100.0, 1000.0)
     ]
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = kilobytes("VmRSS")
     for student, teacher in batches:
         loss(student, teacher, sizes).backward()

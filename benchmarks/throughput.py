@@ -1,10 +1,10 @@
-"""How much of a step the engine costs, and what precision and memory layout gain.
+"""Measure what the engine costs in a step, and what precision and memory layout gain.
 
-An incremental step of CIFAR-100 as `densekd run` makes it (ResNet-32, 60 to 70 classes, a batch of
-128 new images and one of 128 exemplars: augmentation, student, teacher, two cross-entropies and
-RDKD, optimiser, reports, TensorBoard, a checkpoint each epoch) against a bare loop over the same
-networks and loss, whose two batches lie ready and in which there is nothing else. After each step
-of the one comes a step of the other. The images are made up: their content costs nothing.
+Compares an incremental step of CIFAR-100 as in `densekd run` (ResNet-32, 60 to 70 classes, a batch
+of 128 new images and one of 128 exemplars: augmentation, student, teacher, two cross-entropies and
+RDKD, optimiser, progress, TensorBoard, a checkpoint each epoch) with a bare loop over the same
+networks and loss on two prepared batches. The loops take turns, step by step. The images are
+random: their content doesn't affect the time.
 
     python benchmarks/throughput.py [--epochs 3] [--threads 2]
 """
@@ -58,7 +58,7 @@ def made_task(number: int, first: int, classes: int, per_class: int) -> Task:
 
 
 class Bare:
-    """The same step, with everything ready and nothing besides."""
+    """The same step on prepared batches, and nothing else."""
 
     def __init__(self, precision: str, channels_last: bool) -> None:
         layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -98,7 +98,7 @@ class Bare:
 
 
 class Turns(Callback):
-    """Lets the others have a turn after each step of the engine, and keeps the times."""
+    """Runs a step of each other loop after each step of the engine, and keeps the times."""
 
     def __init__(
         self, board: TensorBoardWriter, others: dict[str, Bare], tick: Callable[[], None]
@@ -123,7 +123,7 @@ class Turns(Callback):
 
 
 def learned(method: Method, engine: Engine) -> Learner:
-    """A learner of the base and one increment, as good as untrained."""
+    """A learner of the base and one increment, hardly trained."""
     augment = Augment(MEAN, STD)
     learner = Learner(
         cifar_resnet(32), method, ExemplarMemory(Quota(20)), Settings(augment, engine=engine)
