@@ -1,0 +1,38 @@
+"""The documents name what exists: CONTRIBUTING's map, links, and decisions that the source cites."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "densekd"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_the_map_shows_every_folder_and_top_level_module() -> None:
+    rows = re.findall(r"^\| (.+?) \|", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    folders = {f"{init.parent.name}/" for init in PACKAGE.glob("*/__init__.py")}
+    modules = {module.name for module in PACKAGE.glob("*.py")}
+    tests = {f"tests/{path.name}/" for path in (ROOT / "tests").iterdir() if _tracked(path)}
+    assert folders | modules | tests <= named
+
+
+def _tracked(path: Path) -> bool:
+    return path.is_dir() and not path.name.startswith(("_", "."))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8"))
+    missing = [x for x in links if "://" not in x and not (page.parent / x).exists()]
+    assert not missing
+
+
+def test_the_source_cites_decisions_that_exist() -> None:
+    known = {page.name[:3] for page in (ROOT / "docs" / "decisions").glob("*.md")}
+    for file in PACKAGE.rglob("*.py"):
+        cited = re.findall(r"decisions?/? ?(\d{3})((?:(?:,| and) \d{3})*)", file.read_text("utf-8"))
+        numbers = {n for first, more in cited for n in [first, *re.findall(r"\d{3}", more)]}
+        assert numbers <= known, file
