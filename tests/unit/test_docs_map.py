@@ -1,4 +1,4 @@
-"""The documents name what exists: CONTRIBUTING's map, links, and decisions that the source cites."""
+"""The documents name what exists: CONTRIBUTING's map, links, and decisions cited in the source."""
 
 import re
 from pathlib import Path
