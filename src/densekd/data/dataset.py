@@ -21,7 +21,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class PixelImages:
     """Images in memory."""
 
-    pixels: Tensor  # uint8 [n, 3, H, W]
+    pixels: Tensor  # uint8 [n, 3, H, W]; grey images too, so that all else knows one format
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:

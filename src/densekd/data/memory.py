@@ -165,7 +165,7 @@ class ExemplarMemory:
         return _labelled(self._lent(self._kept))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The exemplars themselves, not where they came from, as tensors by name."""
+        """The exemplars by content, not by path: the old data may be gone or on another machine."""
         if not self._kept:
             return {}
         state = join_images(self._kept).state()

@@ -20,6 +20,7 @@ Groups = Literal["whole", "each", "random", "every"]
 Reduction = Literal["pool", "element", "batch"]
 Direction = Literal["teacher", "student"]
 Single = Literal["keep", "resample"]
+# A function of bool masks [..., t]: lambda of Eq. 5 depends on the group, which the loss chooses.
 GroupWeights = Callable[[Tensor], Tensor]
 
 # Up to so many tasks `every` lists all groups for their plain mean, which beyond is an integral.

@@ -92,6 +92,7 @@ class Learner(EstimatorMixin):
         self.memory = self.spec.make_memory()
         if self.method.keeps == "everything":
             self.memory = ExemplarMemory(EVERYTHING)
+        # Terms learn, such as the adaptive weight its class vectors: each learner has its own.
         self.terms = copy.deepcopy(dict(self.method.terms))
         made = self.spec.make_backbone()
         self.network = Network(made, HEADS[self.method.head](made.width))

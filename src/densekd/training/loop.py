@@ -178,6 +178,7 @@ class _PhaseLoop:
         images = {stream: self.engine.laid_out(batch.images) for stream, batch in batches.items()}
         teachers: dict[Stream, Outputs] = {}
         if teacher is not None:
+            # Not inference_mode: the loss saves the teacher's outputs for the backward pass.
             with torch.no_grad(), self.engine.autocast():
                 teachers = {s: teacher(x) for s, x in images.items() if s in self.taught}
         with self.engine.autocast():
