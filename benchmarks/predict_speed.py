@@ -56,7 +56,7 @@ def main() -> None:
         model, files = Model.open(Path(place, "model")), image_files(Path(place, "many"))
         engine, network = model.learner.settings.engine, model.learner.network.eval()
         normalised = model.learner.settings.augment.normalise(model.read(files).to(engine.device))
-        batches = [engine.laid_out(batch) for batch in normalised.split(BATCH)]
+        batches = [engine.lay_out(batch) for batch in normalised.split(BATCH)]
 
         def bare() -> None:
             with torch.inference_mode(), engine.autocast():

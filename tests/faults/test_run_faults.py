@@ -301,7 +301,7 @@ def test_a_run_without_an_intact_learner_begins_after_the_base(
     result = run(short(), unfinished.parent, observer)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"No checkpoint in {unfinished / 'learner'} is intact; ")
-    assert record.getMessage().endswith(" What they held is done again.")
+    assert "done again" in record.getMessage()
     assert observer.trained == {1, 2, 3}
     assert observer.shared == ["taken"]
     assert numbers(result) == numbers(whole[1])

@@ -185,7 +185,7 @@ def _mean_loss(network: Network, learner: Learner, data: Split, on_batch: OnBatc
     settings, total = learner.settings, 0.0
     for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
         with torch.inference_mode(), settings.engine.autocast():
-            logits = network(settings.engine.laid_out(batch.images)).logits
+            logits = network(settings.engine.lay_out(batch.images)).logits
         total += float(cross_entropy(logits.double(), batch.labels, reduction="sum"))
         on_batch(len(batch.labels))
     return total / len(data)

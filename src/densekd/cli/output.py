@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from densekd.training.callbacks import warnings_to
+from densekd.training.callbacks import forward_warnings
 
 OnProgress = Callable[[int, int], None]
 
@@ -122,4 +122,4 @@ def percent(value: float | None) -> str:
 
 def warnings(screen: Console) -> AbstractContextManager[None]:
     """Show what the package warns of as lines, above a bar if there is one."""
-    return warnings_to(lambda words: screen.print(f"Warning: {words}", soft_wrap=True))
+    return forward_warnings(lambda words: screen.print(f"Warning: {words}", soft_wrap=True))

@@ -86,7 +86,7 @@ def _finish(
         save_state(folder / "student", student.state())
         write_json(folder / "result.json", result)
         Checkpoints(folder / "epochs").clear()
-    engine.agreed(True)
+    engine.broadcast(True)
     return read_result(folder) or result
 
 

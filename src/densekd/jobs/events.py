@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from densekd.training.callbacks import Stopped, warnings_to
+from densekd.training.callbacks import Stopped, forward_warnings
 
 _RETRY_SECONDS = 0.5
 
@@ -86,7 +86,7 @@ def run_job(work: Work, job: Any, channel: JobChannel) -> JobEnd:
 
     While another process holds the job's folder, wait: it may finish the job, or be killed.
     """
-    with warnings_to(lambda text: channel.send(JobWarning(text))):
+    with forward_warnings(lambda text: channel.send(JobWarning(text))):
         while not channel.stop():
             try:
                 return JobDone(work(job, channel))

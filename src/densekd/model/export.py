@@ -97,7 +97,7 @@ def export(
         raise ValueError(f"{file} is a folder; name a file to write to.")
     pixels = _stored_images(model)
     learner = _float32_copy(model.learner)
-    means = learner.means_to_predict_by()
+    means = learner.prediction_means()
     pipeline = _Pipeline(learner, means, model.temperature).eval()
     write = _to_onnx if to == "onnx" else _to_torch
     with _quiet(), torch.no_grad():

@@ -155,7 +155,7 @@ class Model:
     @cached_property
     def means(self) -> Tensor | None:
         """The class means ``[classes, D]``, if the method predicts by nearest mean."""
-        return self.learner.means_to_predict_by()
+        return self.learner.prediction_means()
 
 
 def write_state(

@@ -46,7 +46,7 @@ def wait(
     """
     lock, waiting = FileLock(folder / "lock"), False
     while not _acquire(lock, engine, seconds=1 if waiting else 0):
-        if engine.agreed(stop()):
+        if engine.broadcast(stop()):
             raise Stopped
         if not waiting:
             on_wait()
@@ -63,4 +63,4 @@ def _acquire(lock: FileLock, engine: Engine | None, seconds: float) -> bool:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
         with suppress(Timeout):
             lock.acquire(timeout=seconds)
-    return lock.is_locked if engine is None else engine.agreed(lock.is_locked)
+    return lock.is_locked if engine is None else engine.broadcast(lock.is_locked)

@@ -200,7 +200,7 @@ class _Run:
         if self.engine.first:
             write_json(self.folder / "result.json", result)
         # As it is read later: what JSON has no word for is gone, NaN above all.
-        self.engine.agreed(True)
+        self.engine.broadcast(True)
         return read_result(self.folder) or result
 
 

@@ -1,4 +1,4 @@
-"""How learning tells how far it is, and is asked to stop."""
+"""How training reports progress, passes on warnings, and is asked to stop."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -8,29 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far training is.
-
-    Args:
-        task: the number of the task.
-        phase: the name of the phase.
-        epoch: the epoch, counted from 0.
-        epochs: how many the phase has.
-        batch: how many batches of the epoch are done.
-        batches: how many it has.
-        lr: the learning rate.
-        images_per_second: over all streams and ranks, since the last report.
-        losses: the mean of each term over the epoch so far, by slot.
-    """
+    """How far training is. Tasks and epochs are counted from 0."""
 
     task: int
     phase: str
     epoch: int
     epochs: int
-    batch: int
+    batch: int  # batches of the epoch that are done
     batches: int
     lr: float
-    images_per_second: float
-    losses: Mapping[str, float]
+    images_per_second: float  # over all streams and ranks, since the last report
+    losses: Mapping[str, float]  # mean of each term over the epoch so far, by slot
 
     @property
     def ends_epoch(self) -> bool:
@@ -39,35 +27,40 @@ class TrainingProgress:
 
 
 class Callback:
-    """Whom learning reports to; this one takes no notice."""
+    """Follows training; override what you need."""
 
     def report(self, report: TrainingProgress) -> None:
-        """Called about once a second, and at the end of each epoch."""
+        """Receive progress, about once a second and at the end of each epoch."""
 
     def stop(self) -> bool:
-        """Asked after each batch, and each image that is read: whether to save and leave."""
+        """Whether to save and stop; called after each batch and each image that is read."""
         return False
 
 
 class Stopped(Exception):
-    """Training was asked to stop, and saved where it was."""
+    """A callback stopped the training, which has been saved."""
 
 
-def stoppable(tell: Callable[[int, int], None], callback: Callback) -> Callable[[int, int], None]:
-    """For reading images, which may take minutes: tells how far it is, and stops when asked to."""
+def stoppable(
+    progress: Callable[[int, int], None], callback: Callback
+) -> Callable[[int, int], None]:
+    """Make a progress function that also raises `Stopped` when ``callback`` asks to stop.
 
-    def told(done: int, total: int) -> None:
-        tell(done, total)
+    For reading images, which may take minutes.
+    """
+
+    def progress_or_stop(done: int, total: int) -> None:
+        progress(done, total)
         if callback.stop():
             raise Stopped
 
-    return told
+    return progress_or_stop
 
 
 @contextmanager
-def warnings_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """Pass on what the package warns of, as it is logged."""
-    handler, logger = _Handler(tell), logging.getLogger("densekd")
+def forward_warnings(send: Callable[[str], None]) -> Iterator[None]:
+    """Send the package's logged warnings to a function, while in the context."""
+    handler, logger = _Handler(send), logging.getLogger("densekd")
     logger.addHandler(handler)
     try:
         yield
@@ -76,9 +69,9 @@ def warnings_to(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Handler(logging.Handler):
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, send: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self.tell = tell
+        self.send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.tell(record.getMessage())
+        self.send(record.getMessage())

@@ -1,8 +1,8 @@
-"""States on disk that outlive a killed process, and that tell when they were damaged.
+"""Save states to disk so that a killed process loses little and damage is detected.
 
-A state is two files: ``NAME-DIGEST.safetensors`` with its tensors, and ``NAME.json`` with its
-facts and the checksums of both. The JSON is written last and replaced at once, so it is what makes
-a state exist; tensors that no JSON speaks of are ignored.
+A state is two files: ``NAME-DIGEST.safetensors`` with the tensors, and ``NAME.json`` with the facts
+and the checksums of both files. The JSON is written last, atomically, so a state exists once its
+JSON does; tensors without a JSON are ignored.
 """
 
 import glob
@@ -22,17 +22,17 @@ from densekd.files import remove_leftovers, to_json, write_atomically
 
 _FORMAT = 1
 _DIGITS = 16  # of the digest, in the name of a tensors file
-_GENERATION = re.compile(rf"(\d{{6,}})(?:\.json|-[0-9a-f]{{{_DIGITS}}}\.safetensors)")
+_NUMBERED = re.compile(rf"(\d{{6,}})(?:\.json|-[0-9a-f]{{{_DIGITS}}}\.safetensors)")
 
 logger = logging.getLogger(__name__)
 
 
 class State(NamedTuple):
-    """All that a resume needs.
+    """What is saved and loaded.
 
     Args:
-        facts: what JSON can hold; NaN and infinity come back as None, tuples as lists.
-        tensors: by name; they come back on the CPU and contiguous, sorted by name.
+        facts: values for JSON; NaN and infinity are loaded as None, tuples as lists.
+        tensors: by name; they are loaded to the CPU, contiguous and sorted by name.
     """
 
     facts: dict[str, Any]
@@ -40,23 +40,23 @@ class State(NamedTuple):
 
 
 class DamagedCheckpoint(ValueError):
-    """A state on disk that isn't what was saved, or that another version saved."""
+    """A saved state was changed, cut off or lost, or is in another version's format."""
 
 
 def save_state(path: Path, state: State) -> None:
-    """Save a state, replacing the one that has the same ``path``.
+    """Save a state, replacing the one at the same path.
 
-    Whenever the process ends, `load_state` gives either the one before or this one. Only one
+    If the process is killed, `load_state` gives either the previous state or this one. Only one
     process at a time may save into a folder.
 
     Args:
-        path: a folder and the NAME in it, without an ending.
+        path: a folder and a name in it, without a suffix.
         state: what to save.
     """
     remove_leftovers(path.parent)
-    content = save({name: _packed(tensor) for name, tensor in state.tensors.items()})
+    content = save({name: _to_cpu_copy(tensor) for name, tensor in state.tensors.items()})
     digest = sha256(content).hexdigest()
-    facts = _sealed({"format": _FORMAT, "facts": state.facts, "tensors": digest})
+    facts = _seal({"format": _FORMAT, "facts": state.facts, "tensors": digest})
     file = _tensors_file(path, digest)
     write_atomically(file, content)
     write_atomically(_json_file(path), facts)
@@ -66,26 +66,26 @@ def save_state(path: Path, state: State) -> None:
 
 
 def load_state(path: Path) -> State:
-    """The state that `save_state` saved at ``path``.
+    """Load the state that `save_state` saved at ``path``.
 
     Raises:
-        DamagedCheckpoint: a file of it was changed, cut off or lost, or has another format.
+        DamagedCheckpoint: a file was changed, cut off or lost, or has another format.
         FileNotFoundError: there is no such state.
     """
-    held = _held(path)
-    file = _tensors_file(path, held["tensors"])
+    record = _read_json(path)
+    file = _tensors_file(path, record["tensors"])
     try:
         content = file.read_bytes()
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"The checkpoint {path} has lost its tensors, {file}.") from error
-    if sha256(content).hexdigest() != held["tensors"]:
+    if sha256(content).hexdigest() != record["tensors"]:
         raise _damaged(file)
-    return State(held["facts"], dict(sorted(load(content).items())))
+    return State(record["facts"], dict(sorted(load(content).items())))
 
 
 def load_facts(path: Path) -> dict[str, Any]:
-    """The facts alone of the state that `save_state` saved at ``path``; raises as `load_state`."""
-    facts: dict[str, Any] = _held(path)["facts"]
+    """Load only the facts of a state; raises the errors of `load_state`."""
+    facts: dict[str, Any] = _read_json(path)["facts"]
     return facts
 
 
@@ -95,14 +95,14 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 class Checkpoints:
-    """The newest states of something, in a folder of their own, by number.
+    """Numbered states in a folder, of which the newest are kept.
 
-    A damaged one is passed over for the one before it. A process may be killed in any call:
-    `latest` then gives the last state whose `save` had come to its end, or the one being saved.
+    A damaged one is skipped for the one before it. If the process is killed in any call, `latest`
+    still gives the last state whose `save` finished, or the one being saved.
 
     Args:
-        folder: where they are; it is made when the first is saved.
-        keep: how many are kept.
+        folder: made when the first state is saved.
+        keep: how many states to keep.
     """
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
@@ -112,15 +112,10 @@ class Checkpoints:
         self.keep = keep
 
     def save(self, number: int, state: State) -> None:
-        """Save a state; then remove those beyond ``keep``, and any with a greater number.
-
-        Args:
-            number: greater than that of the last one, or the same to replace it.
-            state: what to save.
-        """
+        """Save a state; then remove those beyond ``keep``, and any with a greater number."""
         if number < 0:
             raise ValueError(f"Checkpoints are numbered from 0, not {number}.")
-        # What a killed process left may be what fills the disk.
+        # First free the space of files that a killed process left, in case the disk is full.
         self._remove_all_but(self._numbers())
         save_state(self._path(number), state)
         self._remove_all_but([n for n in self._numbers() if n <= number][-self.keep :])
@@ -128,11 +123,10 @@ class Checkpoints:
     def latest(self) -> tuple[int, State] | None:
         """The newest intact state and its number; None if nothing was saved.
 
-        Logs a warning for each damaged one that is newer.
+        Logs a warning for each newer one that is damaged.
 
         Raises:
-            DamagedCheckpoint: there are some, but none is intact. Beginning anew in their place
-                is not for this class to decide.
+            DamagedCheckpoint: all of them are damaged. The caller decides whether to start over.
         """
         damaged: list[str] = []
         for number in reversed(self._numbers()):
@@ -152,14 +146,14 @@ class Checkpoints:
         return None
 
     def newest(self) -> State | None:
-        """The newest intact state, for work that can be done again where there is none.
+        """The newest intact state, or None: for work that can be repeated.
 
-        Logs a warning if there are some, but none is intact.
+        Logs a warning if all of them are damaged.
         """
         try:
             latest = self.latest()
         except DamagedCheckpoint as error:
-            logger.warning("%s What they held is done again.", error)
+            logger.warning("%s Their work is done again.", error)
             return None
         return None if latest is None else latest[1]
 
@@ -172,29 +166,48 @@ class Checkpoints:
         return self.folder / f"{number:06d}"
 
     def _numbers(self) -> list[int]:
-        """The numbers of all states there are, damaged or not, in order."""
+        """The numbers of all states, damaged or not, in order."""
         return [n for n, file in self._files() if file.suffix == ".json"]
 
     def _files(self) -> list[tuple[int, Path]]:
-        """The files of all states with their numbers, and tensors that belong to none."""
-        matches = ((_GENERATION.fullmatch(file.name), file) for file in self.folder.glob("*"))
+        """All numbered files, including tensors without a JSON."""
+        matches = ((_NUMBERED.fullmatch(file.name), file) for file in self.folder.glob("*"))
         return sorted((int(match[1]), file) for match, file in matches if match)
 
     def _remove_all_but(self, numbers: Collection[int]) -> None:
         files = [file for n, file in self._files() if n not in numbers]
-        # No JSON outlives its tensors, and the newest is the last to go: sorting keeps the order.
+        # JSON files first, so that none outlives its tensors; within them the newest last.
         for file in sorted(files, key=lambda file: file.suffix):
             file.unlink()
 
 
-def _held(path: Path) -> dict[str, Any]:
-    """What the JSON of a state holds, verified."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """The verified content of a state's JSON."""
     file = _json_file(path)
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no checkpoint {file}.") from None
-    return _unsealed(file, content)
+    try:
+        record = json.loads(content)
+    except ValueError as error:
+        raise _damaged(file) from error
+    if not isinstance(record, dict):
+        raise _damaged(file)
+    if record.get("format", _FORMAT) != _FORMAT:
+        raise DamagedCheckpoint(
+            f"{file} has the format {record['format']!r}, but this version reads {_FORMAT}."
+        )
+    record.pop("sha256", None)
+    # Compare the whole rendering, not just the checksum, to detect even changed white space.
+    if content != _seal(record):
+        raise _damaged(file)
+    return record
+
+
+def _seal(content: dict[str, Any]) -> bytes:
+    """JSON with its own checksum."""
+    return to_json({**content, "sha256": sha256(to_json(content)).hexdigest()})
 
 
 def _json_file(path: Path) -> Path:
@@ -202,35 +215,13 @@ def _json_file(path: Path) -> Path:
 
 
 def _tensors_file(path: Path, digest: str) -> Path:
-    # With the digest in its name, new tensors never take the place of those still needed.
+    # The digest in the name keeps new tensors from replacing those that are still needed.
     return path.with_name(f"{path.name}-{digest[:_DIGITS]}.safetensors")
 
 
-def _packed(tensor: Tensor) -> Tensor:
-    # Always a copy: safetensors takes neither gaps nor tensors that share their memory.
+def _to_cpu_copy(tensor: Tensor) -> Tensor:
+    # Always copy: safetensors accepts neither strided tensors nor shared memory.
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _sealed(content: dict[str, Any]) -> bytes:
-    return to_json({**content, "sha256": sha256(to_json(content)).hexdigest()})
-
-
-def _unsealed(file: Path, content: bytes) -> dict[str, Any]:
-    try:
-        held = json.loads(content)
-    except ValueError as error:
-        raise _damaged(file) from error
-    if not isinstance(held, dict):
-        raise _damaged(file)
-    if held.get("format", _FORMAT) != _FORMAT:
-        raise DamagedCheckpoint(
-            f"{file} has the format {held['format']!r}, but this version reads {_FORMAT}."
-        )
-    held.pop("sha256", None)
-    # Rendered anew rather than only summed, so that not even a changed blank goes unseen.
-    if content != _sealed(held):
-        raise _damaged(file)
-    return held
 
 
 def _damaged(file: Path) -> DamagedCheckpoint:

@@ -1,4 +1,4 @@
-"""A learner with the manners of scikit-learn: images and labels in, names out."""
+"""The scikit-learn interface of a learner: images and labels in, class names out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -16,9 +16,10 @@ from densekd.training.settings import Settings
 
 
 class EstimatorMixin(ABC):
-    """What can be done with images of any kind, `densekd.training.inputs.as_images` says which.
+    """Adds scikit-learn's methods to a learner.
 
-    A class is called by its label, or by the text of it if that is a number.
+    ``X`` is n images in any form that `densekd.training.inputs.as_images` takes, and ``y`` their
+    labels, names or whole numbers. A class is named by the text of its label.
     """
 
     classes: tuple[str, ...]
@@ -27,11 +28,11 @@ class EstimatorMixin(ABC):
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, ...]:
-        """The number of classes of each task learned."""
+        """The number of classes of each learned task."""
 
     @abstractmethod
-    def anew(self) -> Self:
-        """What is made of the same parts and has learned nothing."""
+    def unfitted_copy(self) -> Self:
+        """A learner with the same settings that has learned nothing."""
 
     @abstractmethod
     def learn(self, task: Task, *, callback: Callback | None = None) -> object:
@@ -39,7 +40,7 @@ class EstimatorMixin(ABC):
 
     @abstractmethod
     def scores(self, images: Images) -> Tensor:
-        """What classes are predicted by, ``[n, classes]``: the larger, the likelier."""
+        """Scores ``[n, classes]``, the highest for the predicted class."""
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -47,16 +48,8 @@ class EstimatorMixin(ABC):
         return np.array(self.classes, dtype=np.str_)
 
     def fit(self, X: ImageInputs, y: Iterable[Label], *, callback: Callback | None = None) -> Self:
-        """Forget everything, and learn these classes from the start.
-
-        Until they are learned, the learner is what it was.
-
-        Args:
-            X: n images.
-            y: n labels, names or whole numbers.
-            callback: whom to tell how far it is.
-        """
-        fresh = self.anew()
+        """Forget everything and learn these classes; the learner is unchanged until it is done."""
+        fresh = self.unfitted_copy()
         fresh.partial_fit(X, y, callback=callback)
         vars(self).update(vars(fresh))
         return self
@@ -64,34 +57,28 @@ class EstimatorMixin(ABC):
     def partial_fit(
         self, X: ImageInputs, y: Iterable[Label], *, callback: Callback | None = None
     ) -> Self:
-        """Learn one more task: classes that are all new.
-
-        Args:
-            X: n images.
-            y: n labels, names or whole numbers.
-            callback: whom to tell how far it is.
-        """
+        """Learn one more task; raises ValueError if a class is already known."""
         images = as_images(X, self.settings.image_size)
         self.learn(as_task(images, y, self.classes, len(self.sizes)), callback=callback)
         return self
 
     def predict(self, X: ImageInputs) -> list[str]:
-        """The names of the classes that the method finds most likely."""
+        """The name of the most likely class of each image."""
         ranks = self._scores(X).argmax(1)
         return [self.classes[rank] for rank in ranks.tolist()]
 
     def predict_proba(self, X: ImageInputs) -> NDArray[np.float32]:
-        """The softmax of what classes are predicted by, ``[n, classes]``; not calibrated."""
+        """The softmax of the scores, ``[n, classes]``; not calibrated."""
         probabilities: NDArray[np.float32] = self._scores(X).softmax(1).cpu().numpy()
         return probabilities
 
     def score(self, X: ImageInputs, y: Iterable[Label]) -> float:
-        """The share of images whose class is predicted right."""
-        guesses = self.predict(X)
-        names = as_names(y, len(guesses))
+        """The accuracy on these images, from 0 to 1."""
+        predicted = self.predict(X)
+        names = as_names(y, len(predicted))
         if not names:
             raise ValueError("There is no image to test on.")
-        return sum(a == b for a, b in zip(guesses, names, strict=True)) / len(names)
+        return sum(a == b for a, b in zip(predicted, names, strict=True)) / len(names)
 
     def _scores(self, X: ImageInputs) -> Tensor:
         if not self.classes:

@@ -1,4 +1,4 @@
-"""What a network makes of images while nothing is learned."""
+"""Logits, features and class means of images, batch by batch and without gradients."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from densekd.data.dataset import Images, Split
 from densekd.nn.network import Network
 from densekd.training.settings import Settings
 
-# Images in a batch where nothing is learned, which needs less memory than training.
-_READ_AT_ONCE = 256
+# Inference needs less memory than training, so batches can be larger.
+_BATCH_SIZE = 256
 
 
 class InferenceOutputs(NamedTuple):
-    """What the network makes of many images."""
+    """The network's outputs for n images."""
 
     logits: Tensor  # [n, classes]
     features: Tensor  # [n, D]
@@ -28,24 +28,21 @@ def infer(
 ) -> InferenceOutputs:
     """Logits and pooled features of images, or of their mirror images."""
     data = Split(images, torch.zeros(len(images), dtype=torch.int64))
-    classifier = network.classifier
-    empty = InferenceOutputs(torch.empty(0, classifier.classes), torch.empty(0, classifier.width))
-    seen = [
-        InferenceOutputs(out.logits.float(), out.features.float())
-        for out in _read(network, network, data, settings, flipped)
+    outputs = [
+        (out.logits.float(), out.features.float())
+        for out in _outputs(network, network, data, settings, flipped)
     ]
-    return (
-        InferenceOutputs(*(torch.cat(parts) for parts in zip(*seen, strict=True)))
-        if seen
-        else empty
-    )
+    if not outputs:
+        head = network.classifier
+        return InferenceOutputs(torch.empty(0, head.classes), torch.empty(0, head.width))
+    return InferenceOutputs(*(torch.cat(parts) for parts in zip(*outputs, strict=True)))
 
 
 def extract_features(network: Network, data: Split, settings: Settings) -> Tensor:
-    """Pooled features ``[n, D]``, without the logits, which may be many."""
-    read = _read(network, network.backbone, data, settings)
-    seen = [batch.pooled.float() for batch in read]
-    return torch.cat(seen) if seen else torch.empty(0, network.classifier.width)
+    """Pooled features ``[n, D]``, without computing logits."""
+    outputs = _outputs(network, network.backbone, data, settings)
+    features = [batch.pooled.float() for batch in outputs]
+    return torch.cat(features) if features else torch.empty(0, network.classifier.width)
 
 
 def class_means(network: Network, exemplars: Split, settings: Settings) -> Tensor:
@@ -61,33 +58,30 @@ def class_means(network: Network, exemplars: Split, settings: Settings) -> Tenso
     unit = normalize(both[0], dim=1) + normalize(both[1], dim=1)
     sums = unit.new_zeros(network.classifier.classes, unit.shape[1])
     sums.index_add_(0, exemplars.labels.to(unit.device), unit)
-    return normalize(sums, dim=1)  # the length of a mean doesn't matter, so neither do counts
+    return normalize(sums, dim=1)  # a sum has the direction of its mean, whatever the counts
 
 
 def cosines(features: Tensor, means: Tensor) -> Tensor:
-    """Of each feature with each mean: ``[n, D]`` and unit ``[classes, D]`` to ``[n, classes]``."""
+    """Cosines of features ``[n, D]`` with unit means ``[classes, D]``: ``[n, classes]``."""
     return normalize(features, dim=1) @ means.T
 
 
 def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
-    """The nearest mean of each normalised feature: ``[n, D]`` and ``[classes, D]`` to ``[n]``.
-
-    Between unit vectors the smallest distance is the largest product.
-    """
+    """The class ``[n]`` of the nearest unit mean, to which the cosine is the largest."""
     return cosines(features, means).argmax(1)
 
 
-def _read(
+def _outputs(
     network: Network, module: nn.Module, data: Split, settings: Settings, flipped: bool = False
 ) -> Iterator[Any]:
-    """What a module of the network makes of each batch."""
+    """The outputs of the network, or of a module of it, for each batch."""
     was_training = network.training
-    if was_training:  # to set it takes as long as a small network takes for an image
+    if was_training:  # for a small network, switching takes as long as one image
         network.eval()
-    for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
+    for batch in in_order(data, _BATCH_SIZE, settings.augment, workers=settings.workers):
         images = batch.images.flip(-1) if flipped else batch.images
         with torch.inference_mode(), settings.engine.autocast():
-            seen = module(settings.engine.laid_out(images))
-        yield seen
+            outputs = module(settings.engine.lay_out(images))
+        yield outputs
     if was_training:
         network.train()

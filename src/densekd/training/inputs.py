@@ -1,4 +1,4 @@
-"""What people have, arrays and pictures with labels of any kind, to images and a task."""
+"""Convert arrays, tensors, Pillow images or paths with labels to images and a task."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,15 +22,15 @@ _LAYOUTS = "[n, H, W], [n, H, W, C] or [n, C, H, W] with C of 1 or 3"
 
 
 def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
-    """Images of any kind as the data loader takes them.
+    """Convert images of any kind to those of a data set.
 
     Args:
         pictures: one array or tensor, uint8 or floats from 0 to 1, of shape ``[n, H, W]``,
             ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3; or a sequence of paths, Pillow
-            images or arrays ``[H, W]`` or ``[H, W, 3]``, which are decoded into memory; or
-            images that are what they should be already.
-        size: the height and width that each of a sequence is brought to, as a test crop; as they
-            are unless given, but then all must have the same size.
+            images or arrays ``[H, W]`` or ``[H, W, 3]``, which are decoded into memory; or images
+            of a data set, which are returned unchanged.
+        size: resize and crop each image of a sequence to this height and width; without it, all
+            must have the same size.
     """
     if isinstance(pictures, PixelImages | FileImages):
         return pictures
@@ -40,21 +40,21 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
         return PixelImages(_pixels(torch.from_numpy(np.ascontiguousarray(pictures))))
     if isinstance(pictures, str | Path | Image.Image):
         raise ValueError("This is one image; give a list of images, if only of one.")
-    return PixelImages(_stacked(list(pictures), size))
+    return PixelImages(_decode(list(pictures), size))
 
 
 def as_names(labels: Iterable[Label], images: int | None = None) -> list[str]:
-    """Labels as the names of classes, one for each of the ``images``."""
+    """Class names of labels; raises ValueError unless there is one for each of the ``images``."""
     return [str(label) for label in _labels(labels, images)]
 
 
 def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], number: int) -> Task:
-    """The next task: classes that are all new, in the order of their labels.
+    """Make the next task, with its classes in the order of their labels.
 
     Args:
         images: n images.
-        labels: n names or whole numbers; a class is called by the text of its label.
-        known: the names of the classes learned before.
+        labels: n names or whole numbers; a class is named by the text of its label.
+        known: the names of the classes learned before; raises ValueError if a label is among them.
         number: of the task.
     """
     given = _labels(labels, len(images))
@@ -86,7 +86,7 @@ def _labels(labels: Iterable[Label], images: int | None) -> list[Label]:
 
 
 def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
-    """An array in any of the layouts as uint8 ``[n, 3, H, W]``."""
+    """Convert an array in any layout to uint8 ``[n, 3, H, W]``."""
     if images.ndim == 3 and images.shape[2] == 3:
         raise ValueError("This looks like one image; add a dimension in front: X[None].")
     if images.ndim == 3:
@@ -96,10 +96,10 @@ def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
         raise ValueError(f"Images of shape {list(images.shape)} are not {_LAYOUTS}.")
     if last and not (first and channels_first):
         images = images.permute(0, 3, 1, 2)
-    return _bytes(images).expand(-1, 3, -1, -1).contiguous()
+    return _to_bytes(images).expand(-1, 3, -1, -1).contiguous()
 
 
-def _bytes(images: Tensor) -> Tensor:
+def _to_bytes(images: Tensor) -> Tensor:
     if images.dtype == torch.uint8:
         return images
     if not images.is_floating_point():
@@ -112,20 +112,11 @@ def _bytes(images: Tensor) -> Tensor:
     return (images * 255).round().to(torch.uint8)
 
 
-def _stacked(pictures: list[ImageInput], size: int | None) -> Tensor:
+def _decode(pictures: list[ImageInput], size: int | None) -> Tensor:
     if not pictures:
         side = size or 1
         return torch.empty(0, 3, side, side, dtype=torch.uint8)
-
-    def pixels(picture: ImageInput) -> Tensor:
-        if isinstance(picture, np.ndarray | Tensor):
-            return _one(picture, size)
-        image = _opened(picture, size)
-        if size is not None:
-            return centre_crop(image, size)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
-
-    decoded = list(in_threads(pixels, pictures))
+    decoded = list(in_threads(lambda picture: _decode_one(picture, size), pictures))
     shapes = list(dict.fromkeys(tuple(image.shape[1:]) for image in decoded))
     if len(shapes) > 1:
         (a, b), (c, d) = shapes[:2]
@@ -136,16 +127,20 @@ def _stacked(pictures: list[ImageInput], size: int | None) -> Tensor:
     return torch.stack(decoded)
 
 
-def _one(array: NDArray[Any] | Tensor, size: int | None) -> Tensor:
-    """An array that is one image as uint8 ``[3, H, W]``."""
-    batch = as_images(array[None])
-    assert isinstance(batch, PixelImages)
-    if size is None:
-        return batch.pixels[0]
-    return centre_crop(Image.fromarray(batch.pixels[0].permute(1, 2, 0).numpy()), size)
+def _decode_one(picture: ImageInput, size: int | None) -> Tensor:
+    """Convert an array, a Pillow image or a file to uint8 ``[3, H, W]``."""
+    if isinstance(picture, np.ndarray | Tensor):
+        batch = as_images(picture[None])
+        assert isinstance(batch, PixelImages)
+        image = Image.fromarray(batch.pixels[0].permute(1, 2, 0).numpy())
+    else:
+        image = _open(picture, size)
+    if size is not None:
+        return centre_crop(image, size)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def _opened(picture: Path | str | Image.Image, size: int | None) -> Image.Image:
+def _open(picture: Path | str | Image.Image, size: int | None) -> Image.Image:
     if isinstance(picture, Image.Image):
         return upright_rgb(picture.copy())
     try:

@@ -1,4 +1,4 @@
-"""A learner: a network, what it keeps of the past, and a method to learn the next task by."""
+"""A learner: a network that learns one task after another by a method, with exemplars."""
 
 import copy
 from collections.abc import Mapping
@@ -17,13 +17,7 @@ from densekd.nn.heads import HEADS
 from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
 from densekd.training.callbacks import Callback
-from densekd.training.checkpoint import (
-    Checkpoints,
-    State,
-    load_state,
-    save_state,
-    select_prefix,
-)
+from densekd.training.checkpoint import Checkpoints, State, load_state, save_state, select_prefix
 from densekd.training.estimator import EstimatorMixin
 from densekd.training.inference import (
     InferenceOutputs,
@@ -32,7 +26,6 @@ from densekd.training.inference import (
     extract_features,
     infer,
 )
-from densekd.training.inference import nearest_mean as nearest_mean
 from densekd.training.loop import train_task
 from densekd.training.phases import ExternalTeacher, TaskTraining
 from densekd.training.settings import InferredAugment
@@ -48,32 +41,25 @@ from densekd.training.spec import (
 
 @dataclass(frozen=True)
 class Learned:
-    """What learning a task took.
+    """What learning a task took."""
 
-    Args:
-        seconds: of training.
-        images: that were trained on, repetitions counted, over all streams.
-        notes: what terms recorded, such as lambda, by slot and name.
-    """
-
-    seconds: float
-    images: int
-    notes: Mapping[str, float]
+    seconds: float  # of training
+    images: int  # trained on, counting repetitions, over all streams
+    notes: Mapping[str, float]  # what terms recorded, such as lambda, by slot and name
 
 
 class Learner(EstimatorMixin):
-    """Learns one task at a time, and keeps what it learned before.
+    """Learns one task at a time without forgetting the earlier ones.
 
     Args:
-        backbone: gives features: the name of a network, such as ``resnet32`` or ``hf:FOLDER``, or
-            an ``nn.Module``. One that has a ``width`` returns `densekd.nn.network.Features`, any
-            other a tensor ``[B, D]`` or ``[B, D, H, W]``. It is not trained itself, a copy is.
-        method: how to learn, or the name of it. The learner works with a copy of its terms.
-        memory: keeps exemplars; or how many of each class one is to keep.
-        settings: what does not depend on the method; without them images are normalised and
-            varied as the first ones suggest.
-        epochs: of the base task, for a method that is named; later tasks have fewer or more in
-            proportion.
+        backbone: the name of a network, such as ``resnet32`` or ``hf:FOLDER``, or an ``nn.Module``.
+            A module with a ``width`` returns `densekd.nn.network.Features`, any other a tensor
+            ``[B, D]`` or ``[B, D, H, W]``. A copy of it is trained.
+        method: a method or its name. The learner uses a copy of its terms.
+        memory: the exemplar memory, or how many exemplars to keep of each class.
+        settings: seed, augmentation, device; by default the first images decide how images are
+            normalised and augmented.
+        epochs: of the base task, if ``method`` is a name; later tasks are scaled in proportion.
     """
 
     def __init__(
@@ -96,12 +82,12 @@ class Learner(EstimatorMixin):
         self.terms = copy.deepcopy(dict(self.method.terms))
         made = self.spec.make_backbone()
         self.network = Network(made, HEADS[self.method.head](made.width))
-        given.engine.placed(self.network)
+        given.engine.place(self.network)
         given.augment.to(given.engine.device)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of classes of each task learned."""
+        """The number of classes of each learned task."""
         return self.network.classifier.sizes
 
     def learn(
@@ -112,29 +98,24 @@ class Learner(EstimatorMixin):
         checkpoints: Checkpoints | None = None,
         external_teacher: ExternalTeacher | None = None,
     ) -> Learned:
-        """Learn the next task.
+        """Learn the next task; the learner is unchanged until the task is learned.
 
-        Until it is learned, the learner is what it was. If learning is interrupted and begun
-        again with the same checkpoints, it ends with the same weights, bit for bit.
+        An interrupted call that is repeated with the same checkpoints ends with the same weights,
+        bit for bit.
 
         Args:
-            task: new classes, whose labels are the next ranks.
-            callback: whom to tell how far it is.
-            checkpoints: where to save how far it is. When the task is learned they hold its
-                trained network, and learning it again from there takes no time.
-            external_teacher: who teaches, in place of the network before the task, which is usual.
+            task: new classes, whose labels continue those of the learned ones.
+            callback: receives progress, and may stop the training.
+            checkpoints: where to save progress. Afterwards they hold the trained network, so that
+                repeating the call takes no time.
+            external_teacher: teaches in place of the network before the task.
+
+        Raises:
+            ValueError: the labels don't continue, or a class has no images.
+            Stopped: ``callback`` asked to stop; progress is saved.
+            Diverged: a loss or a weight is no longer finite.
         """
-        if task.first != len(self.classes):
-            raise ValueError(
-                f"Task {task.number} begins with class {task.first}, "
-                f"but {len(self.classes)} classes were learned."
-            )
-        counts = torch.bincount(task.train.labels - task.first, minlength=len(task.classes))
-        if not counts.all():
-            empty = task.classes[int(counts.argmin())]
-            raise ValueError(
-                f"The class {empty!r} has no image to learn from; add some, or leave it out."
-            )
+        self._check(task)
         self._infer_augment(task.train.images)
         training = TaskTraining(
             task, self.method, self.memory, self.settings, self.network, external_teacher
@@ -148,32 +129,28 @@ class Learner(EstimatorMixin):
         return Learned(position.seconds, position.images, notes)
 
     def logits(self, images: Images) -> Tensor:
-        """The logits of images, ``[n, classes]``, by the network as it is."""
+        """The logits of images, ``[n, classes]``."""
         return self.infer(images).logits
 
     def scores(self, images: Images, means: Tensor | None = None) -> Tensor:
-        """What classes are predicted by, ``[n, classes]``: the larger, the likelier.
+        """Scores ``[n, classes]``, the highest for the predicted class.
 
-        The logits; or, by a method that predicts so, the cosines with the class means.
+        They are the logits, or the cosines with the class means if the method predicts by those.
 
         Args:
             images: n images.
-            means: what `means_to_predict_by` gave, so that it isn't computed for every call.
+            means: the result of `prediction_means`, to avoid computing it in every call.
         """
-        seen = self.infer(images)
-        means = self.means_to_predict_by() if means is None else means
-        return seen.logits if means is None else cosines(seen.features, means)
+        outputs = self.infer(images)
+        means = self.prediction_means() if means is None else means
+        return outputs.logits if means is None else cosines(outputs.features, means)
 
-    def means_to_predict_by(self) -> Tensor | None:
-        """The class means if the method predicts by them, and there are some."""
+    def prediction_means(self) -> Tensor | None:
+        """The class means; None if the method predicts by the logits or has no exemplars."""
         return self.class_means() if self.method.predicts == "nearest-mean" else None
 
     def class_means(self) -> Tensor | None:
-        """ICaRL's class means, unit vectors ``[classes, D]``, by the network as it is.
-
-        The mean of the L2-normalised features of a class's exemplars and their mirror images,
-        normalised again. None without exemplars.
-        """
+        """ICaRL's class means, unit vectors ``[classes, D]``; None without exemplars."""
         if len(self.memory) == 0:
             return None
         return class_means(self.network, self.memory.exemplars(), self.settings)
@@ -182,13 +159,13 @@ class Learner(EstimatorMixin):
         """Logits and pooled features of images, or of their mirror images."""
         return infer(self.network, images, self.settings, flipped=flipped)
 
-    def anew(self) -> "Learner":
-        """A learner of the same parts that has learned nothing."""
+    def unfitted_copy(self) -> "Learner":
+        """A learner with the same settings that has learned nothing."""
         memory = ExemplarMemory(self.spec.make_memory().quota, self.memory.selection)
-        return self._of(replace(self.spec, memory=memory))
+        return self._from_spec(replace(self.spec, memory=memory))
 
     def save(self, folder: Path | str) -> None:
-        """Write all that was learned, and what it is made of, to a folder, atomically."""
+        """Write the learner to a folder, atomically."""
         state = self.state()
         made_of = {**describe_spec(self.spec), "used": describe_augment(self.settings.augment)}
         facts = {**state.facts, "parts": made_of}
@@ -203,22 +180,22 @@ class Learner(EstimatorMixin):
         memory: ExemplarMemory | int | None = None,
         settings: Settings | None = None,
     ) -> "Learner":
-        """Read what `save` wrote.
+        """Load a learner that `save` wrote.
 
-        What the learner is made of was saved, but for a backbone, a method or an augmentation of
-        one's own, which are given as they were.
+        A backbone, method or augmentation that was given as an object can't be saved: pass it
+        again. What is passed replaces what was saved.
         """
         state = load_state(Path(folder) / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
-        learner = cls._of(restore_spec(made_of, given))
+        learner = cls._from_spec(restore_spec(made_of, given))
         learner.load_state(state)
         if settings is None:
-            learner._augment_by(restore_augment(made_of["used"]))
+            learner._set_augment(restore_augment(made_of["used"]))
         return learner
 
     def state(self) -> State:
-        """All that was learned: names, weights, exemplars, what terms keep."""
+        """Everything learned: class names, weights, exemplars, the state of the terms."""
         parts = {
             "network": self.network.state_dict(),
             "memory": self.memory.state_dict(),
@@ -229,18 +206,18 @@ class Learner(EstimatorMixin):
         return State(facts, tensors)
 
     def load_state(self, state: State) -> None:
-        """Become what `state` was taken of."""
+        """Restore what `state` gave; the learner must not have learned anything yet."""
         if self.classes:
             raise ValueError("This learner has learned something; load into a new one.")
         if state.facts["method"] != self.method.name:
             raise ValueError(
                 f"This was learned by {state.facts['method']}, not by {self.method.name}."
             )
-        # The backbone that was given is left as it is.
+        # Don't change the module that the user gave.
         self.network = copy.deepcopy(self.network)
         for size in state.facts["sizes"]:
             self.network.grow(size)
-        self.settings.engine.placed(self.network)
+        self.settings.engine.place(self.network)
         self.network.load_state_dict(select_prefix(state.tensors, "network."))
         self.memory.load_state_dict(select_prefix(state.tensors, "memory."))
         for slot, term in self.terms.items():
@@ -248,27 +225,39 @@ class Learner(EstimatorMixin):
         self.classes = tuple(state.facts["classes"])
 
     @classmethod
-    def _of(cls, parts: LearnerSpec) -> "Learner":
-        four = parts.backbone, parts.method, parts.memory, parts.settings
-        return cls(*four, epochs=parts.epochs)
+    def _from_spec(cls, spec: LearnerSpec) -> "Learner":
+        return cls(spec.backbone, spec.method, spec.memory, spec.settings, epochs=spec.epochs)
+
+    def _check(self, task: Task) -> None:
+        if task.first != len(self.classes):
+            raise ValueError(
+                f"Task {task.number} begins with class {task.first}, "
+                f"but {len(self.classes)} classes were learned."
+            )
+        counts = torch.bincount(task.train.labels - task.first, minlength=len(task.classes))
+        if not counts.all():
+            empty = task.classes[int(counts.argmin())]
+            raise ValueError(
+                f"The class {empty!r} has no image to learn from; add some, or leave it out."
+            )
 
     def _infer_augment(self, images: Images) -> None:
-        """Augment as the first images suggest, if that is what the settings ask for."""
+        """Let the first images decide the augmentation, unless the settings give one."""
         given = self.spec.settings.augment
         if isinstance(given, InferredAugment) and not self.classes:
-            self._augment_by(given.on(images, self.network.backbone))
+            self._set_augment(given.on(images, self.network.backbone))
 
-    def _augment_by(self, augment: Augment) -> None:
+    def _set_augment(self, augment: Augment) -> None:
         self.settings = replace(self.settings, augment=augment.to(self.settings.engine.device))
 
     def _grow(self, task: Task, seeds: Seeds) -> Network:
-        """A copy of the network with room for new classes, which is what will be trained."""
+        """A copy of the network with outputs for the new classes: the network to train."""
         student = copy.deepcopy(self.network)
-        # The layers that torch draws itself take no generator.
+        # torch initialises layers from its global generator, so seed that for a moment.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seeds.number("init"))
             student.grow(len(task.classes))
-        self.settings.engine.placed(student)
+        self.settings.engine.place(student)
         if self.method.imprints and self.sizes:
             features = extract_features(self.network, task.train, self.settings)
             labels = task.train.labels.to(features.device) - task.first

@@ -16,7 +16,7 @@ from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints, State, select_prefix
-from densekd.training.engine import finite
+from densekd.training.engine import all_finite
 from densekd.training.phases import PhaseTraining, TaskTraining
 
 # How often to report progress, which waits for the device to read the losses.
@@ -131,7 +131,7 @@ class _PhaseLoop:
             self._epoch(position, callback)
             self.engine.average_buffers(self.network)
             position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
-            stop = self.engine.agreed(callback.stop())
+            stop = self.engine.broadcast(callback.stop())
             self._save(position)
             if stop:
                 raise Stopped
@@ -175,7 +175,7 @@ class _PhaseLoop:
     def _step(self, batches: Mapping[Stream, Batch]) -> dict[str, Tensor]:
         """Take one step of SGD; returns each term's loss without waiting for the device."""
         teacher = self.training.teacher
-        images = {stream: self.engine.laid_out(batch.images) for stream, batch in batches.items()}
+        images = {stream: self.engine.lay_out(batch.images) for stream, batch in batches.items()}
         teachers: dict[Stream, Outputs] = {}
         if teacher is not None:
             # Not inference_mode: the loss saves the teacher's outputs for the backward pass.
@@ -224,7 +224,7 @@ class _PhaseLoop:
 
     def _save(self, position: Position) -> None:
         # A gradient that was not finite has made a weight non-finite.
-        self._check(finite(list(self.network.parameters())), position)
+        self._check(all_finite(list(self.network.parameters())), position)
         if self.checkpoints is None or not self.engine.first:
             return
         tensors = {f"network.{name}": x for name, x in self.network.state_dict().items()}

@@ -17,7 +17,7 @@ from densekd.model.request import Plan
 from densekd.model.settings import TeachOptions
 from densekd.model.store import Update
 from densekd.model.teach import TeachObserver, teach
-from densekd.training.callbacks import Stopped, TrainingProgress, warnings_to
+from densekd.training.callbacks import Stopped, TrainingProgress, forward_warnings
 
 
 @dataclass
@@ -180,7 +180,7 @@ def _work(folder: Path, source: Path, options: TeachOptions, tell: Connection, s
     # Ctrl-C reaches all processes of a terminal; the page's asks this one to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with warnings_to(lambda words: tell.send(("warning", words))):
+        with forward_warnings(lambda words: tell.send(("warning", words))):
             tell.send(("update", teach(folder, source, options, _Teller(tell, stop))))
     except Stopped:
         tell.send(("stopped", True))

@@ -24,7 +24,8 @@ from densekd.methods.terms import Distil, RatioWeight, Step
 from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
-from densekd.training.learner import Learner, nearest_mean
+from densekd.training.inference import nearest_mean
+from densekd.training.learner import Learner
 
 import reference
 import reference_baselines

@@ -11,7 +11,7 @@ from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.resnet import cifar_resnet
 from densekd.training.callbacks import Callback, TrainingProgress
-from densekd.training.engine import Engine, Precision, finite, gains_by_bf16
+from densekd.training.engine import Engine, Precision, all_finite, has_fast_bf16
 from densekd.training.learner import Learner, Settings
 
 from support.datasets import dataset
@@ -29,14 +29,14 @@ def test_a_processor_that_multiplies_bf16_uses_it(
     monkeypatch: pytest.MonkeyPatch, feature: str
 ) -> None:
     processor(monkeypatch, feature)
-    assert gains_by_bf16("cpu")
+    assert has_fast_bf16("cpu")
     assert Engine("cpu").precision == "bf16"
     assert Engine("cpu", precision="32").precision == "32"
 
 
 def test_a_processor_that_would_emulate_bf16_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     processor(monkeypatch)
-    assert not gains_by_bf16("cpu")
+    assert not has_fast_bf16("cpu")
     assert Engine("cpu").precision == "32"
     assert Engine("cpu", precision="bf16").precision == "bf16"
 
@@ -49,12 +49,12 @@ def test_a_gpu_is_asked_for_what_it_does_without_emulation(
         return has or including_emulation
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-    assert gains_by_bf16("cuda") == has
+    assert has_fast_bf16("cuda") == has
 
 
 def test_other_devices_are_not_judged_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     processor(monkeypatch, "amx_bf16")
-    assert not gains_by_bf16("mps")
+    assert not has_fast_bf16("mps")
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("32", torch.float32)])
@@ -70,7 +70,7 @@ def test_autocast_computes_in_the_precision_chosen(
 def test_convolutions_and_images_are_laid_out_with_channels_last() -> None:
     engine, network = Engine("cpu"), cifar_resnet(8)
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
-    engine.placed(network)
+    engine.place(network)
     convolutions = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) == 9
     for weight in convolutions:
@@ -78,9 +78,9 @@ def test_convolutions_and_images_are_laid_out_with_channels_last() -> None:
     assert not convolutions[1].is_contiguous()
     assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
     images = torch.rand(2, 3, 5, 5)
-    laid_out = engine.laid_out(images)
-    assert laid_out.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(laid_out, images)
+    converted = engine.lay_out(images)
+    assert converted.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(converted, images)
 
 
 def test_one_process_is_the_first_and_has_everything() -> None:
@@ -90,8 +90,8 @@ def test_one_process_is_the_first_and_has_everything() -> None:
     assert engine.first
     assert engine.device == torch.device("cpu")
     assert engine.total(torch.tensor([2, 3])).tolist() == [2, 3]
-    assert engine.agreed(True)
-    assert not engine.agreed(False)
+    assert engine.broadcast(True)
+    assert not engine.broadcast(False)
     norm(torch.arange(12.0).view(4, 3))
     before = norm.get_buffer("running_mean").clone()
     engine.average_buffers(norm)
@@ -110,11 +110,11 @@ def test_the_record_says_how_it_is_computed() -> None:
 
 def test_finite_finds_the_one_number_that_is_not() -> None:
     tensors = [torch.zeros(3), torch.full((2, 2), 3e38), torch.ones(4).bfloat16()]
-    assert finite(tensors)
+    assert all_finite(tensors)
     for wrong in (torch.nan, torch.inf, -torch.inf):
         spoiled = tensors[1].clone()
         spoiled[1, 0] = wrong
-        assert not finite([tensors[0], spoiled, tensors[2]])
+        assert not all_finite([tensors[0], spoiled, tensors[2]])
 
 
 def test_an_unknown_precision_is_refused() -> None:

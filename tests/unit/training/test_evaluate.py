@@ -13,7 +13,8 @@ from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.network import Features
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
-from densekd.training.learner import Learner, Settings, nearest_mean
+from densekd.training.inference import nearest_mean
+from densekd.training.learner import Learner, Settings
 
 import reference
 
