@@ -102,16 +102,16 @@ def drop(panel: Any, files: Path | list[Path]) -> None:
     panel.locator(f"input[data-kind={kind}]").set_input_files(files)
 
 
-def see_images(page: Page, panel: Any, times: str) -> None:
-    """Say how often images are to be seen, at the pace of a person.
+def set_epochs(page: Page, panel: Any, epochs: str) -> None:
+    """Enter the number of epochs, at the pace of a person.
 
-    Nothing on the page tells when Gradio has made the field, or has taken notice of what is in it.
+    Nothing on the page tells when Gradio has made the field, or has noticed its content.
     """
-    panel.get_by_role("button", name="More").click()
-    field = panel.get_by_label("How often images are seen")
+    panel.get_by_role("button", name="Options").click()
+    field = panel.get_by_label("Epochs")
     expect(field).to_be_visible()
     page.wait_for_timeout(1500)
-    field.fill(times)
+    field.fill(epochs)
     field.press("Tab")
     page.wait_for_timeout(1500)
 
@@ -139,34 +139,34 @@ def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) 
     text.write_text("This is no image.")
     expected = [guess.name for guess in Model.open(model).predict([new[0]], top=3)[0]]
     with opened(browser, address) as page:
-        expect(page.get_by_text("It knows 3 classes: blue, green, red.")).to_be_visible()
+        expect(page.get_by_text("3 classes: blue, green, red.")).to_be_visible()
         look = tab(page, "Look")
         drop(look, [new[0], text])
         expect(look.locator(".kd-card")).to_have_count(2)
         assert look.locator(".kd-bar span:first-child").all_inner_texts() == expected
-        expect(look.get_by_role("alert")).to_contain_text("This can't be read: not an image")
+        expect(look.get_by_role("alert")).to_contain_text("Can't read this file: not an image")
 
         lesson = tab(page, "Teach")
-        see_images(page, lesson, "1")
+        set_epochs(page, lesson, "1")
         drop(lesson, new)
-        expect(lesson.locator(".kd-basket")).to_contain_text("no name yet 12 images")
+        expect(lesson.locator(".kd-selected")).to_contain_text("no name yet 12 images")
         lesson.get_by_role("button", name="Teach").click()
-        expect(page.get_by_text("give them a name")).to_be_visible()
-        lesson.get_by_label("What do images without a folder show?").fill("red")
+        expect(page.get_by_text("Enter a class name")).to_be_visible()
+        lesson.get_by_label("Class name for these images").fill("red")
         lesson.get_by_role("button", name="Teach").click()
         expect(page.get_by_text("The model knows 'red' already")).to_be_visible()
-        lesson.get_by_label("What do images without a folder show?").fill("a <b>grey one")
+        lesson.get_by_label("Class name for these images").fill("a <b>grey one")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.get_by_role("progressbar")).to_be_visible()
         expect(lesson.locator(".kd-class")).to_have_count(4)
         expect(lesson.locator(".kd-class").last).to_contain_text("a <b>grey one new")
-        expect(lesson.locator(".kd-basket")).to_have_count(0)
-        expect(page.get_by_text("It knows 4 classes")).to_be_visible()
+        expect(lesson.locator(".kd-selected")).to_have_count(0)
+        expect(page.get_by_text("4 classes:")).to_be_visible()
         assert [entry.current for entry in history(model)] == [False, True]
 
         past = tab(page, "History")
         past.get_by_role("button", name="Go to step 0").click()
-        expect(page.get_by_text("It knows 3 classes")).to_be_visible()
+        expect(page.get_by_text("3 classes:")).to_be_visible()
         expect(past.get_by_role("button", name="Go to step 1")).to_be_visible()
         assert [entry.current for entry in history(model)] == [True, False]
         look = tab(page, "Look")
@@ -180,34 +180,34 @@ def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> N
     model = tmp_path / "colours"
     source = photos(tmp_path / "photos", "red", "green")
     with served(model, tmp_path / "log") as address, opened(browser, address) as page:
-        expect(page.get_by_text("It knows nothing yet.")).to_be_visible()
+        expect(page.get_by_text("No classes yet.")).to_be_visible()
         lesson = tab(page, "Teach")
         drop(lesson, source / "red")
-        expect(lesson.locator(".kd-basket li")).to_have_text(["red 12 images"])
+        expect(lesson.locator(".kd-selected li")).to_have_text(["red 12 images"])
         lesson.get_by_role("button", name="Teach").click()
-        expect(page.get_by_text("A new model needs two classes or more")).to_be_visible()
+        expect(page.get_by_text("A new model needs at least two classes")).to_be_visible()
         lesson.get_by_role("button", name="Clear").click()
-        expect(lesson.locator(".kd-basket")).to_have_count(0)
+        expect(lesson.locator(".kd-selected")).to_have_count(0)
         drop(lesson, source)
-        expect(lesson.locator(".kd-basket li")).to_have_text(["green 12 images", "red 12 images"])
-        see_images(page, lesson, "100000")
+        expect(lesson.locator(".kd-selected li")).to_have_text(["green 12 images", "red 12 images"])
+        set_epochs(page, lesson, "100000")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
-        expect(lesson.locator(".kd-basket")).to_have_count(0)
+        expect(lesson.locator(".kd-selected")).to_have_count(0)
 
         page.reload()  # which doesn't disturb it
         lesson = tab(page, "Teach")
         expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
         drop(lesson, photos(tmp_path / "more", "blue") / "blue")
-        expect(lesson.locator(".kd-basket li")).to_have_text(["blue 12 images"])
+        expect(lesson.locator(".kd-selected li")).to_have_text(["blue 12 images"])
         lesson.get_by_role("button", name="Stop").click()
-        expect(lesson.get_by_text("Stopped; the model is what it was.")).to_be_visible()
+        expect(lesson.get_by_text("Stopped. The model is unchanged")).to_be_visible()
         assert not (model / "current.json").exists()
 
         names = ["blue", "green", "red"]
         listed = [f"{name} 12 images" for name in names]
-        expect(lesson.locator(".kd-basket li")).to_have_text(listed)
-        see_images(page, lesson, "1")
+        expect(lesson.locator(".kd-selected li")).to_have_text(listed)
+        set_epochs(page, lesson, "1")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.locator(".kd-class")).to_have_count(3)
         assert Model.open(model).classes == tuple(names)
@@ -260,10 +260,10 @@ def test_what_no_page_would_ask_for_is_refused(colours: Served, tmp_path: Path) 
     assert ask("/gradio_api/queue/join", " " * 2**25)[0] == 403
     for named in (str(secret), "http://192.0.2.1/image.png"):
         file = {"path": named, "meta": {"_type": "gradio.FileData"}}
-        assert ask.event(look, file) == (403, "No files here.")
+        assert ask.event(look, file) == (403, "File access is not allowed.")
         status, told = ask.event(look, json.dumps([{"name": "a.png", "file": named}]))
-        assert "A file was named that wasn't received" in told
+        assert "This file wasn't uploaded" in told
     status, told = ask.event(look, "nonsense")
-    assert "can't be understood" in told
+    assert "reload the page" in told
     assert secret.exists()
     assert ask("/")[0] == 200

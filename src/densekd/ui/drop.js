@@ -1,24 +1,24 @@
-// A place to drop images and folders; what was received is told as JSON, for gr.HTML's js_on_load.
-const AT_ONCE = 8;
+// An area to drop images and folders on; sends a JSON list of the uploads. For gr.HTML's js_on_load.
+const PARALLEL = 8;
 
-const say = (text) => { element.querySelector(".kd-said").textContent = text; };
+const showStatus = (text) => { element.querySelector(".kd-status").textContent = text; };
 
-async function take(files) {
-  const told = [];
+async function uploadAll(files) {
+  const uploads = [];
   try {
-    for (let i = 0; i < files.length; i += AT_ONCE) {
-      say(`Receiving ${i + 1} of ${files.length}`);
-      const sent = files.slice(i, i + AT_ONCE).map(async ([name, file]) =>
+    for (let i = 0; i < files.length; i += PARALLEL) {
+      showStatus(`Uploading ${i + 1} of ${files.length}`);
+      const sent = files.slice(i, i + PARALLEL).map(async ([name, file]) =>
         ({ name, file: (await upload(file)).path }));
-      told.push(...await Promise.all(sent));
+      uploads.push(...await Promise.all(sent));
     }
-    say("");
+    showStatus("");
   } catch (error) {
-    say("Not all of it was received; is the server still running?");
+    showStatus("Upload failed; is the server still running?");
     return;
   }
-  if (!told.length) return;
-  props.value = JSON.stringify(told);
+  if (!uploads.length) return;
+  props.value = JSON.stringify(uploads);
   trigger("upload");
 }
 
@@ -43,7 +43,7 @@ element.addEventListener("click", (event) => {
 element.addEventListener("change", (event) => {
   const files = [...event.target.files].map((file) => [file.webkitRelativePath || file.name, file]);
   event.target.value = "";
-  take(files);
+  uploadAll(files);
 });
 element.addEventListener("dragover", (event) => event.preventDefault());
 element.addEventListener("drop", async (event) => {
@@ -51,5 +51,5 @@ element.addEventListener("drop", async (event) => {
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry());
   const found = [];
   for (const entry of entries) if (entry) await walk(entry, "", found);
-  take(found);
+  uploadAll(found);
 });

@@ -1,4 +1,4 @@
-"""What the page shows, as HTML. Names are other people's, and escaped."""
+"""The HTML of the page's contents. Names come from users, so they are escaped."""
 
 import base64
 import html
@@ -8,100 +8,97 @@ from datetime import datetime
 
 from PIL import Image
 
+from densekd.jobs.events import JobProgress
 from densekd.model.store import ClassChange, HistoryEntry, Update
-from densekd.ui.session import Look
-from densekd.ui.worker import UpdateProgress
+from densekd.ui.session import ImagePrediction
 
 _THUMBNAIL = (160, 160)
-_NAMES = 6
+_MAX_NAMES = 6
 
 
-def cards(looked_at: Sequence[Look]) -> str:
-    """Images, and what each may show."""
-    return f"<div class='kd-cards'>{''.join(map(_look, looked_at))}</div>"
+def prediction_cards(predictions: Sequence[ImagePrediction]) -> str:
+    """Images with their likeliest classes."""
+    return f"<div class='kd-cards'>{''.join(map(_card, predictions))}</div>"
 
 
-def _look(look: Look) -> str:
-    if look.image is None:
-        sentence = f"This can't be read: {look.problem}."
-        return _card(f"<div class='kd-no'>?</div>{alert(sentence)}", look.name)
-    rows = "".join(_bar(guess.name, guess.probability, "after") for guess in look.guesses)
-    return _card(f"{_thumbnail(look.image)}<div class='kd-bars'>{rows}</div>", look.name)
-
-
-def _card(content: str, name: str) -> str:
-    return f"<figure class='kd-card'>{content}<figcaption>{_text(name)}</figcaption></figure>"
+def _card(prediction: ImagePrediction) -> str:
+    if prediction.image is None:
+        reason = alert(f"Can't read this file: {prediction.problem}.")
+        content = f"<div class='kd-no'>?</div>{reason}"
+    else:
+        bars = "".join(_bar(each.name, each.probability, "after") for each in prediction.guesses)
+        content = f"{_thumbnail(prediction.image)}<div class='kd-bars'>{bars}</div>"
+    caption = html.escape(prediction.name)
+    return f"<figure class='kd-card'>{content}<figcaption>{caption}</figcaption></figure>"
 
 
 def alert(sentence: str) -> str:
     """A sentence that stands out."""
-    return f"<p class='kd-alert' role='alert'>{_text(sentence)}</p>" if sentence else ""
+    return f"<p class='kd-alert' role='alert'>{html.escape(sentence)}</p>" if sentence else ""
 
 
-def about(name: str, entry: HistoryEntry | None) -> str:
-    """Which model it is, and what it knows."""
-    if entry is None:
-        what = "It knows nothing yet. Teach it two classes or more to begin."
-    else:
-        classes, right = [each.name for each in entry.update.classes], entry.update.after.all
-        what = f"It knows {_classes(len(classes))}: {_text(names(classes))}."
-        what += "" if right is None else f" It names {_percent(right)} of its test images right."
-    return f"<h1 class='kd-title'>{_text(name)}</h1><p>{what}</p>"
+def model_header(name: str, entry: HistoryEntry | None) -> str:
+    """The model's name, classes and accuracy."""
+    text = "No classes yet. Teach two or more classes to start."
+    if entry is not None:
+        classes, accuracy = [each.name for each in entry.update.classes], entry.update.after.all
+        text = f"{_number(len(classes), 'class', 'classes')}: {html.escape(short_list(classes))}."
+        if accuracy is not None:
+            text += f" Accuracy on test images: {_percent(accuracy)}."
+    return f"<h1 class='kd-title'>{html.escape(name)}</h1><p>{text}</p>"
 
 
-def basket(counts: Mapping[str, int]) -> str:
-    """What was dropped to be taught."""
+def selected_images(counts: Mapping[str, int]) -> str:
+    """The classes that are going to be taught, with the number of images."""
     items = "".join(
-        f"<li>{_text(name) if name else '<em>no name yet</em>'} "
+        f"<li>{html.escape(name) if name else '<em>no name yet</em>'} "
         f"<span class='kd-dim'>{_images(count)}</span></li>"
         for name, count in counts.items()
     )
-    return f"<ul class='kd-basket'>{items}</ul>" if items else ""
+    return f"<ul class='kd-selected'>{items}</ul>" if items else ""
 
 
-def progress(told: UpdateProgress) -> str:
-    """A bar, what is going on, and how long it takes."""
-    share, value = "100%", ""  # a bar that moves, if nobody knows
-    if told.share is not None:
-        share, value = f"{100 * told.share:.1f}%", f" aria-valuenow='{100 * told.share:.0f}'"
-    left = "" if told.left is None else f", {_left(told.left)}"
+def progress_bar(progress: JobProgress, warnings: Sequence[str]) -> str:
+    """A bar with what is being done and the time left, and the warnings so far."""
+    share, value = "100%", ""  # without a value, the bar pulsates
+    if progress.share is not None:
+        percent = 100 * progress.share
+        share, value = f"{percent:.1f}%", f" aria-valuenow='{percent:.0f}'"
+    left = "" if progress.left is None else f", {_time_left(progress.left)}"
     return (
         f"<div class='kd-progress' role='progressbar'{value}><i style='--share:{share}'></i>"
-        f"<span>{_text(told.doing + left)}</span></div>{warnings(told.warnings)}"
+        f"<span>{html.escape(progress.doing + left)}</span></div>{warning_list(warnings)}"
     )
 
 
-def warnings(told: Sequence[str]) -> str:
-    """What was found on the way."""
-    return "".join(f"<p class='kd-dim'>{_text(each)}</p>" for each in told)
+def warning_list(warnings: Sequence[str]) -> str:
+    """A paragraph for each warning."""
+    return "".join(f"<p class='kd-dim'>{html.escape(each)}</p>" for each in warnings)
 
 
-def outcome(update: Update) -> str:
+def update_result(update: Update) -> str:
     """What an update did: in a sentence, and class by class."""
-    learned = f"<b>{_text(names(update.learned))}</b>"
-    said = [f"Step {update.step} learned {learned} from {_images(update.images)}."]
+    learned = html.escape(short_list(update.learned))
+    text = f"Step {update.step} learned <b>{learned}</b> from {_images(update.images)}."
     before, after = update.before, update.after
     if before is not None and before.old is not None and after.old is not None:
-        said.append(
-            f"Of the classes known before, {_percent(before.old)} of the test images were named "
-            f"right, and {_percent(after.old)} are now."
-        )
-    return f"<p>{' '.join(said)}</p>{chart(update)}"
+        text += f" Accuracy on old classes: {_percent(before.old)} → {_percent(after.old)}."
+    return f"<p>{text}</p>{accuracy_chart(update)}"
 
 
-def chart(update: Update) -> str:
+def accuracy_chart(update: Update) -> str:
     """The accuracy of each class before and after."""
     before, new = "", set[str]()
     if update.before is not None:
         before, new = "<span class='before'>before</span>", set(update.learned)
-    rows = "".join(_change(each, new=each.name in new) for each in update.classes)
+    rows = "".join(_chart_row(each, new=each.name in new) for each in update.classes)
     return (
         f"<div class='kd-legend'>{before}<span class='after'>after</span>"
-        f"Test images that are named right</div><div class='kd-chart'>{rows}</div>"
+        f"Accuracy on test images</div><div class='kd-chart'>{rows}</div>"
     )
 
 
-def _change(change: ClassChange, *, new: bool) -> str:
+def _chart_row(change: ClassChange, *, new: bool) -> str:
     tested = f"{_images(change.tested)} tested" if change.tested else "too few images to test"
     bars = "".join(
         _bar(title, value, title)
@@ -110,60 +107,57 @@ def _change(change: ClassChange, *, new: bool) -> str:
     )
     mark = " <span class='kd-new'>new</span>" if new else ""
     return (
-        f"<div class='kd-class'><div>{_text(change.name)}{mark}"
+        f"<div class='kd-class'><div>{html.escape(change.name)}{mark}"
         f"<div class='kd-dim'>{tested}</div></div><div class='kd-bars'>{bars}</div></div>"
     )
 
 
-def history(entries: Sequence[HistoryEntry]) -> str:
-    """A table of all states, with a button to go to each of the others."""
+def history_table(entries: Sequence[HistoryEntry]) -> str:
+    """All steps, with a button to go to each that isn't current."""
     titles = ("step", "when", "learned", "images", "old classes", "all classes", "")
     head = "".join(f"<th>{title}</th>" for title in titles)
-    rows = "".join(_row(entry) for entry in reversed(entries))
+    rows = "".join(_history_row(entry) for entry in reversed(entries))
     table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    note = "<p class='kd-dim'>In %: the test images of these classes that are named right.</p>"
+    note = "<p class='kd-dim'>Old and all classes: accuracy on test images.</p>"
     return f"<div class='kd-wide'><table class='kd-history'>{table}</table></div>{note}"
 
 
-def _row(entry: HistoryEntry) -> str:
-    update = entry.update
+def _history_row(entry: HistoryEntry) -> str:
+    update, old = entry.update, "-"
     since = "" if entry.parent in (None, entry.step - 1) else f" (after {entry.parent})"
-    old = "-" if update.before is None else _from_to(update.before.old, update.after.old)
+    if update.before is not None:
+        old = f"{_percent(update.before.old)} → {_percent(update.after.old)}"
     button = f"<button data-step='{entry.step}'>Go to step {entry.step}</button>"
     cells = (
         f"{entry.step}{since}",
         datetime.fromisoformat(entry.when).astimezone().strftime("%Y-%m-%d %H:%M"),
-        _text(names(update.learned)),
+        html.escape(short_list(update.learned)),
         f"{update.images:,}",
         old,
         _percent(update.after.all),
-        "<b>the model is here</b>" if entry.current else button,
+        "<b>current</b>" if entry.current else button,
     )
     kind = " class='kd-current'" if entry.current else ""
     return f"<tr{kind}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _from_to(before: float | None, after: float | None) -> str:
-    return f"{_percent(before)} → {_percent(after)}"
-
-
-def names(classes: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    rest = len(classes) - _NAMES
+def short_list(names: Sequence[str]) -> str:
+    """The first few names, and the number of the rest."""
+    rest = len(names) - _MAX_NAMES
     if rest <= 1:
-        return ", ".join(classes)
-    return f"{', '.join(classes[:_NAMES])} and {rest:,} more"
+        return ", ".join(names)
+    return f"{', '.join(names[:_MAX_NAMES])} and {rest:,} more"
 
 
 def _bar(label: str, share: float, kind: str) -> str:
     return (
-        f"<div class='kd-bar {kind}'><span>{_text(label)}</span>"
+        f"<div class='kd-bar {kind}'><span>{html.escape(label)}</span>"
         f"<i style='--share:{100 * share:.1f}%'></i><span>{_percent(share)}</span></div>"
     )
 
 
 def _thumbnail(image: Image.Image) -> str:
-    """The image itself, since the browser may not read its format and need not be served files."""
+    """The image as data: the browser may not read its format, and the server serves no files."""
     small = image.copy()
     small.thumbnail(_THUMBNAIL)
     stream = io.BytesIO()
@@ -173,23 +167,19 @@ def _thumbnail(image: Image.Image) -> str:
     )
 
 
-def _text(text: str) -> str:
-    return html.escape(text)
-
-
-def _classes(count: int) -> str:
-    return "1 class" if count == 1 else f"{count:,} classes"
+def _number(count: int, one: str, many: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
 def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"
+    return _number(count, "image", "images")
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def _left(seconds: float) -> str:
+def _time_left(seconds: float) -> str:
     if seconds < 60:
         return f"about {seconds:.0f} s left"
     minutes = round(seconds / 60)

@@ -1,8 +1,8 @@
-"""Who may ask the server for what.
+"""Refuses requests that the page doesn't make.
 
-Gradio does more than this page needs: it serves files, fetches addresses, and answers whoever
-reaches it. A request gets through only if it comes from a page of this server, to one of the few
-addresses that the page uses, and names no file.
+Gradio can do more than the page needs: it serves files, fetches URLs, and answers anyone. A request
+passes only if it comes from this server's page, goes to one of the few paths that the page uses,
+and names no file.
 """
 
 import json
@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_OPEN = re.compile(
+_ALLOWED = re.compile(
     r"/|/(static|assets)/.*|/(config|theme\.css|favicon\.ico|manifest\.json)"
     r"|/gradio_api/(queue/(join|data)|upload|heartbeat/\w+|cancel|reset)"
 )
-_EVENTS = "/gradio_api/queue/join"
-_MOST_BYTES = 16 * 2**20
-# The page needs nothing from elsewhere, and the browser sees to that.
+_EVENT_PATH = "/gradio_api/queue/join"
+_MAX_BYTES = 16 * 2**20
+# The browser blocks everything that comes from another server.
 _POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; "
     "form-action 'self'; base-uri 'self'"
@@ -28,20 +28,15 @@ _POLICY = (
 
 
 class RequestFilter:
-    """Refuses what the page doesn't need.
-
-    Args:
-        app: what is behind it.
-        port: on which the server is asked.
-    """
+    """ASGI middleware that passes only the page's own requests on to ``app``."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
-        # By any other name, a page from elsewhere could pretend to be ours.
+        # Refuse other host names: another site's could resolve to this address (DNS rebinding).
         self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on, or answer it with 403."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
@@ -49,10 +44,14 @@ class RequestFilter:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope)
-        if refusal is None and scope["path"] == _EVENTS:
+        if refusal is None and scope["path"] == _EVENT_PATH:
             body = await _body(Request(scope, receive))
-            refusal = None if body is not None and not _names_files(body) else "No files here."
-            receive = _again(body or b"", receive)
+            refusal = (
+                None
+                if body is not None and not _names_files(body)
+                else "File access is not allowed."
+            )
+            receive = _replay_body(body or b"", receive)
         if refusal is not None:
             await PlainTextResponse(refusal, 403)(scope, receive, send)
             return
@@ -67,25 +66,25 @@ class RequestFilter:
     def _refusal(self, scope: Scope) -> str | None:
         headers = Headers(scope=scope)
         if headers.get("host") not in self.hosts:
-            return "Ask for 127.0.0.1."
+            return "Use the address 127.0.0.1."
         origin = headers.get("origin")
         if origin is not None and origin.removeprefix("http://") not in self.hosts:
-            return "Ask from the page itself."
-        return None if _OPEN.fullmatch(scope["path"]) else "There is nothing here."
+            return "Requests from other sites are not allowed."
+        return None if _ALLOWED.fullmatch(scope["path"]) else "This path is not allowed."
 
 
 async def _body(request: Request) -> bytes | None:
-    """What was sent, or None if it is too much."""
+    """The request's body, or None if it is too large."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > _MOST_BYTES:
+        if len(body) > _MAX_BYTES:
             return None
     return body
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Receives what was read already, and then whatever comes."""
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Give the body that was read again, then what follows."""
     parts = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -95,7 +94,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def _names_files(body: bytes) -> bool:
-    """Whether something in JSON looks like a file to Gradio, which would go and get it."""
+    """Whether JSON has anything that Gradio takes for a file, which it would fetch."""
     try:
         return _has_path(json.loads(body))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The server of the page, for this computer alone."""
+"""The page's web server, reachable from this computer only."""
 
 import os
 import socket
@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from densekd.jobs.local import preload
 from densekd.ui.session import Session
-from densekd.ui.worker import prepare
 
 if TYPE_CHECKING:
     import uvicorn
@@ -27,13 +27,13 @@ _LARGEST_FILE = "200mb"
 
 
 def listen(port: int | None) -> socket.socket:
-    """A socket for the page; by default on the first free port from 7860, on any if it is 0."""
+    """Open a socket on ``port``, on any if it is 0, or on the first free one from 7860 if None."""
     for each in range(7860, 7960) if port is None else [port]:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, each))
-            listener.listen()  # until then, another could bind to the same port
+            listener.listen()  # reserves the port, which bind alone doesn't
         except OSError:
             listener.close()
         else:
@@ -44,16 +44,16 @@ def listen(port: int | None) -> socket.socket:
 
 @contextmanager
 def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
-    """Serve the page of a model at the address that is given; at the end, an update is saved.
+    """Serve the page of a model, and give its address; at the end, stop and save an update.
 
     Args:
-        folder: of the model; need not exist yet.
-        listener: what `listen` gave.
+        folder: the model's folder; need not exist yet.
+        listener: a socket from `listen`, which is closed at the end.
     """
     with tempfile.TemporaryDirectory(prefix="densekd-ui-") as temporary, closing(listener):
         session = Session(folder, Path(temporary))
-        session.history()  # which raises if there is a model that can't be read
-        prepare()
+        session.history()  # raises if the model can't be read
+        preload("densekd.ui.worker")
         port = listener.getsockname()[1]
         server = _server(session, port)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -62,7 +62,7 @@ def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
             while not server.started and thread.is_alive():
                 time.sleep(0.01)
             if not server.started:
-                raise OSError(f"The page can't be served on port {port}; try another with --port.")
+                raise OSError(f"Can't serve the page on port {port}; try another with --port.")
             yield f"http://{HOST}:{port}"
         finally:
             server.should_exit = True
@@ -71,14 +71,16 @@ def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
 
 
 def _server(session: Session, port: int) -> "uvicorn.Server":
-    # What Gradio and its companions read when they are imported.
+    # Gradio reads these when it is imported.
     os.environ.update(_ENVIRONMENT, GRADIO_TEMP_DIR=str(session.inbox))
     try:
         import fastapi
         import gradio as gr
         import uvicorn
     except ImportError as error:
-        raise ValueError("The page needs Gradio; `pip install densekd[ui]` brings it.") from error
+        raise ValueError(
+            "The page needs Gradio; install it with `pip install densekd[ui]`."
+        ) from error
 
     from densekd.ui.page import Page, style, theme
     from densekd.ui.request_filter import RequestFilter
@@ -93,7 +95,7 @@ def _server(session: Session, port: int) -> "uvicorn.Server":
         theme=theme(),
         css=style(),
     )
-    # Browsers hold connections open, which aren't waited for, nor is there a word about it.
+    # Don't wait for connections that browsers keep open, and don't log that.
     config = uvicorn.Config(
         RequestFilter(app, port), log_level="critical", timeout_graceful_shutdown=1
     )

@@ -1,4 +1,4 @@
-"""What the page does with a model; knows nothing of how it is shown."""
+"""What the page does with a model; how it looks is up to `densekd.ui.page`."""
 
 import shutil
 import tempfile
@@ -11,24 +11,17 @@ from typing import NamedTuple
 from PIL import Image
 
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.model.model import Guess, Model, history, undo
+from densekd.model.model import Guess, Model, history
 from densekd.model.settings import TeachOptions
 from densekd.model.store import HistoryEntry, Store
-from densekd.ui.uploads import Upload, counts, lay_out, received, remove
-from densekd.ui.worker import UpdateJob
+from densekd.ui.uploads import Upload, class_counts, delete_uploads, link_by_class, take_uploads
+from densekd.ui.worker import UpdateInput, UpdateJob
 
-_MOST_LOOKED_AT = 24
+_MAX_PREDICTED = 24
 
 
-class Look(NamedTuple):
-    """A file that was looked at.
-
-    Args:
-        name: as its owner calls it.
-        image: what is in it, if it can be read.
-        guesses: what it may show, the likeliest first.
-        problem: why it can't be read.
-    """
+class ImagePrediction(NamedTuple):
+    """An uploaded image with its likeliest classes, or the reason why it can't be read."""
 
     name: str
     image: Image.Image | None
@@ -37,71 +30,68 @@ class Look(NamedTuple):
 
 
 class Session:
-    """A model, and at most one update of it.
+    """A model, and at most one update of it at a time.
 
     Args:
-        folder: of the model; need not exist yet.
-        temporary: where received files are, which is deleted when the page is closed.
+        folder: the model's folder; need not exist yet.
+        temporary: for uploaded files; deleted when the page is closed.
     """
 
     def __init__(self, folder: Path, temporary: Path) -> None:
         self.folder = folder
-        self.inbox, self._kept = temporary / "inbox", temporary / "kept"
-        for place in (self.inbox, self._kept):
+        self.inbox, self._uploads = temporary / "inbox", temporary / "uploads"
+        for place in (self.inbox, self._uploads):
             place.mkdir()
         self.job: UpdateJob | None = None
-        self._unused = SimpleQueue[Sequence[Upload]]()  # for updates end in threads of their own
-
-    @property
-    def running(self) -> bool:
-        """Whether an update goes on."""
-        return self.job is not None and self.job.running
+        self._unused = SimpleQueue[Sequence[Upload]]()  # filled by the threads of updates
 
     def history(self) -> list[HistoryEntry]:
-        """All states of the model; none if it was not taught yet."""
+        """All steps of the model; none if it doesn't exist yet."""
         return [] if Store(self.folder).pointer() is None else history(self.folder)
 
     def current(self) -> HistoryEntry | None:
-        """The state that the model is in."""
+        """The model's current step."""
         return next((entry for entry in self.history() if entry.current), None)
 
-    def undo(self, to: int) -> None:
-        """Go to another state."""
-        undo(self.folder, to)
-
     def receive(self, sent: object) -> list[Upload]:
-        """Take what was dropped."""
-        return received(sent, self.inbox, self._kept)
+        """Take the files that were dropped on the page."""
+        return take_uploads(sent, self.inbox, self._uploads)
 
-    def look(self, sent: object, top: int) -> list[Look]:
-        """What each of the images that were dropped may show, or why it can't be read."""
+    def predict(self, sent: object, top: int) -> list[ImagePrediction]:
+        """The ``top`` likeliest classes of each image that was dropped."""
         uploads = self.receive(sent)
         try:
-            if len(uploads) > _MOST_LOOKED_AT:
+            if len(uploads) > _MAX_PREDICTED:
                 raise ValueError(
-                    f"That are {len(uploads):,} images, too many for the page; "
-                    f"`densekd predict {self.folder} FOLDER` looks at whole folders."
+                    f"{len(uploads):,} images selected, too many for the page; use "
+                    f"`densekd predict {self.folder} FOLDER` for whole folders."
                 )
             if self.current() is None:
-                raise ValueError("The model knows nothing yet; teach it first.")
+                raise ValueError("The model has no classes yet; teach it first.")
             model = Model.open(self.folder)
-            return [_look(model, upload, top) for upload in uploads]
+            return [_predict(model, upload, top) for upload in uploads]
         finally:
-            remove(uploads)
+            delete_uploads(uploads)
 
     def teach(self, uploads: Sequence[Upload], options: TeachOptions) -> None:
-        """Begin an update by images that were received, which belong to it from then on."""
-        if self.running:
+        """Start an update with uploaded images, which belong to it from then on."""
+        if self.job is not None and self.job.running:
             raise ValueError("The model is being taught already; wait, or stop that first.")
         self._check(uploads, options)
-        place = Path(tempfile.mkdtemp(prefix="lesson-", dir=self._kept.parent))
-        lay_out(uploads, place)
-        self.job = UpdateJob(
-            self.folder, place, options, lambda job: self._tidy(job, uploads, place)
-        )
+        place = Path(tempfile.mkdtemp(prefix="update-", dir=self._uploads.parent))
+        link_by_class(uploads, place)
 
-    def give_back(self) -> list[Upload]:
-        """The images of updates that failed or were stopped, to whoever asks first."""
+        def clean_up(job: UpdateJob) -> None:
+            shutil.rmtree(place)
+            if job.update is None:
+                self._unused.put(uploads)
+            else:
+                delete_uploads(uploads)
+
+        self.job = UpdateJob(UpdateInput(self.folder, place, options), clean_up)
+
+    def take_unused(self) -> list[Upload]:
+        """The images of updates that failed or were stopped; each is given out once."""
         unused: list[Upload] = []
         with suppress(Empty):
             while True:
@@ -109,43 +99,34 @@ class Session:
         return unused
 
     def stop(self) -> None:
-        """Ask an update to save itself and stop."""
+        """Ask a running update to save its progress and stop."""
         if self.job is not None and self.job.running:
             self.job.stop()
 
     def close(self) -> None:
-        """Stop, and wait for it."""
+        """Stop a running update, and wait until it has ended."""
         self.stop()
         if self.job is not None:
             self.job.wait()
 
-    def _tidy(self, job: UpdateJob, uploads: Sequence[Upload], place: Path) -> None:
-        shutil.rmtree(place)
-        if job.update is None:
-            self._unused.put(uploads)
-        else:
-            remove(uploads)
-
     def _check(self, uploads: Sequence[Upload], options: TeachOptions) -> None:
         if not uploads:
-            raise ValueError("There is nothing to learn from; drop some images first.")
-        taught, current = counts(uploads), self.current()
+            raise ValueError("There are no images to learn from; drop some images first.")
+        counts, current = class_counts(uploads), self.current()
         known = [] if current is None else [each.name for each in current.update.classes]
-        if not known and len(taught) < 2:
-            raise ValueError(
-                "A new model needs two classes or more to tell apart; add another class."
-            )
-        again = [name for name in taught if name in known]
+        if not known and len(counts) < 2:
+            raise ValueError("A new model needs at least two classes; add another class.")
+        again = [name for name in counts if name in known]
         if again and options.known == "refuse":
             raise ValueError(
-                f"The model knows {again[0]!r} already; give another name, or say that there may "
-                "be more images of known classes."
+                f"The model knows {again[0]!r} already; give another name, or allow more images "
+                "of known classes under Options."
             )
 
 
-def _look(model: Model, upload: Upload, top: int) -> Look:
+def _predict(model: Model, upload: Upload, top: int) -> ImagePrediction:
     try:
         image = open_rgb(upload.file)
     except UnreadableImage as error:
-        return Look(upload.name, None, [], str(error))
-    return Look(upload.name, image, model.predict([image], top)[0])
+        return ImagePrediction(upload.name, None, [], str(error))
+    return ImagePrediction(upload.name, image, model.predict([image], top)[0])

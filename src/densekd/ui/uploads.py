@@ -1,4 +1,4 @@
-"""What the browser sent: images and the folders that they were in. None of it is trusted."""
+"""Files that the browser sent: images, and the folders they were in. None of it is trusted."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 
 class Upload(NamedTuple):
-    """A file that was received.
+    """An uploaded file.
 
     Args:
-        folders: where it is to lie, its class last; empty if it has no class yet.
-        name: as its owner calls it.
-        file: where it is; nothing else is there.
+        folders: the folders to put it in, its class last; empty if it has no class yet.
+        name: its name on the user's computer.
+        file: where it is stored.
     """
 
     folders: tuple[str, ...]
@@ -23,86 +23,85 @@ class Upload(NamedTuple):
     file: Path
 
 
-def received(sent: object, folder: Path, kept: Path) -> list[Upload]:
-    """Take the files that a drop area tells of; hidden ones are passed over.
+def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
+    """Move uploaded files out of the inbox; hidden ones are deleted.
 
-    A folder of images is a class. A folder of folders is taken as it is, without its own name,
-    so it may be divided into ``train`` and ``val``.
+    A folder of images is a class. A folder of folders is taken without its own name, so that it
+    may be divided into ``train`` and ``val``.
 
     Args:
-        sent: JSON, for each file its ``name`` with the folders before it, and the ``file`` that
-            it was received as.
-        folder: where files are received; those that were told of are gone afterwards.
-        kept: where they are put, under names of their own.
+        sent: JSON with the ``name`` of each file, folders included, and the ``file`` in the inbox.
+        inbox: where the server stores uploads.
+        target: where to put them, under random names.
     """
     try:
-        told = [(str(each["name"]), str(each["file"])) for each in json.loads(str(sent))]
+        listed = [(str(each["name"]), str(each["file"])) for each in json.loads(str(sent))]
     except (ValueError, TypeError, KeyError):
-        raise ValueError("What was dropped can't be understood; load the page again.") from None
-    files = [_inside(Path(file), folder) for _, file in told]
+        raise ValueError("Can't read what was dropped; reload the page and try again.") from None
+    files = [_inside(Path(file), inbox) for _, file in listed]
     uploads = []
-    for (path, _), file in zip(told, files, strict=True):
-        *folders, name = [check_name(part) for part in path.strip("/").split("/")]
+    for (path, _), file in zip(listed, files, strict=True):
+        *folders, name = [_check_name(part) for part in path.strip("/").split("/")]
         if not name.startswith("."):
-            own = kept / secrets.token_hex(8)
+            own = target / secrets.token_hex(8)
             os.link(file, own)
             uploads.append(Upload(tuple(folders[1:] or folders), name, own))
-    # At the end, for equal files of equal names are received as one.
+    # Delete last: the server stores equal files with equal names only once.
     for file in files:
         file.unlink(missing_ok=True)
     return uploads
 
 
-def check_name(name: str) -> str:
-    """A name that can be a folder's and nothing else, without spaces around it."""
-    name = name.strip()
-    if not name or name in (".", "..") or len(name.encode(errors="replace")) > 200:
-        raise ValueError("A name must have between 1 and 200 letters.")
-    if "/" in name or "\\" in name or not name.isprintable():
-        raise ValueError(f"{name!r} can't be a name; use letters, digits and spaces.")
-    return name
-
-
-def named(uploads: Iterable[Upload], label: str) -> list[Upload]:
-    """The same, where images without a class are of the class ``label``."""
+def with_class(uploads: Iterable[Upload], name: str) -> list[Upload]:
+    """The uploads, where images without a class get the class ``name``."""
     uploads = list(uploads)
     if all(upload.folders for upload in uploads):
         return uploads
-    if not label.strip():
-        raise ValueError("Say what the images show: give them a name.")
-    folders = (check_name(label),)
+    if not name.strip():
+        raise ValueError("Enter a class name for these images.")
+    folders = (_check_name(name),)
     if folders[0].startswith("."):
-        raise ValueError(f"{label!r} can't be a name; begin it with a letter or a digit.")
+        raise ValueError(f"{name!r} can't be a class name; begin it with a letter or a digit.")
     return [upload if upload.folders else upload._replace(folders=folders) for upload in uploads]
 
 
-def counts(uploads: Iterable[Upload]) -> dict[str, int]:
-    """How many images there are of each class; of those without one under an empty name."""
+def class_counts(uploads: Iterable[Upload]) -> dict[str, int]:
+    """The number of images of each class; those without a class are under an empty name."""
     found = Counter(upload.folders[-1] if upload.folders else "" for upload in uploads)
     return dict(sorted(found.items()))
 
 
-def lay_out(uploads: Sequence[Upload], place: Path) -> None:
-    """Make a folder with a sub-folder for each class, as `densekd.model.teach.teach` takes it."""
+def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
+    """Link the files into a sub-folder for each class, as `densekd.model.teach.teach` takes it."""
     for upload in uploads:
         folder = place.joinpath(*upload.folders)
         folder.mkdir(parents=True, exist_ok=True)
         name, number = upload.name, 1
-        while (folder / name).is_symlink():  # from different folders, phones number alike
+        while (folder / name).is_symlink():  # two cameras may number their photos alike
             number += 1
             name = f"{number} {upload.name}"
         (folder / name).symlink_to(upload.file)
 
 
-def remove(uploads: Iterable[Upload]) -> None:
+def delete_uploads(uploads: Iterable[Upload]) -> None:
     """Delete the files."""
     for upload in uploads:
         upload.file.unlink(missing_ok=True)
 
 
-def _inside(file: Path, folder: Path) -> Path:
-    """The file, if it is one that was received."""
+def _check_name(name: str) -> str:
+    """A name without spaces around it; raises unless it can be the name of one folder."""
+    name = name.strip()
+    if not name or name in (".", "..") or len(name.encode(errors="replace")) > 200:
+        raise ValueError("A name must have between 1 and 200 letters.")
+    if "/" in name or "\\" in name or not name.isprintable():
+        raise ValueError(f"{name!r} can't be a class name; use letters, digits and spaces.")
+    return name
+
+
+def _inside(file: Path, inbox: Path) -> Path:
+    """The file, if it is in the inbox."""
     real = file.resolve()
-    if not real.is_relative_to(folder.resolve()) or not real.is_file():
-        raise ValueError("A file was named that wasn't received; drop it again.")
+    if not real.is_relative_to(inbox.resolve()) or not real.is_file():
+        raise ValueError("This file wasn't uploaded; drop it again.")
     return real

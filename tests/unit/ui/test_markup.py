@@ -2,11 +2,11 @@ import re
 
 from PIL import Image
 
+from densekd.jobs.events import JobProgress
 from densekd.model.model import Guess
 from densekd.model.store import Accuracy, ClassChange, HistoryEntry, Update
 from densekd.ui import markup
-from densekd.ui.session import Look
-from densekd.ui.worker import UpdateProgress
+from densekd.ui.session import ImagePrediction
 
 EVIL = "<img src=x onerror=alert(1)>'\""
 
@@ -20,16 +20,18 @@ def update(before: bool = True) -> Update:
     return Update(1, (EVIL,), (), 7, 3, old, Accuracy(None, 0.25, 0.25), changes, 1.0)
 
 
-def test_names_are_shown_and_not_run() -> None:
+def test_names_are_escaped() -> None:
     entry = HistoryEntry(1, 0, "2026-01-01T00:00:00+00:00", True, update())
     shown = [
-        markup.about(EVIL, entry),
-        markup.basket({EVIL: 1}),
-        markup.cards([Look(EVIL, None, [], EVIL), Look(EVIL, _image(), [Guess(EVIL, 0.5)])]),
-        markup.history([entry]),
-        markup.outcome(update()),
+        markup.model_header(EVIL, entry),
+        markup.selected_images({EVIL: 1}),
+        markup.prediction_cards([ImagePrediction(EVIL, None, [], EVIL)]),
+        markup.prediction_cards([ImagePrediction(EVIL, _image(), [Guess(EVIL, 0.5)])]),
+        markup.history_table([entry]),
+        markup.update_result(update()),
         markup.alert(EVIL),
-        markup.progress(UpdateProgress(EVIL, warnings=[EVIL])),
+        markup.progress_bar(JobProgress(EVIL), []),
+        markup.progress_bar(JobProgress("Testing"), [EVIL]),
     ]
     for each in shown:
         assert "&lt;img src=x onerror=alert(1)&gt;&#x27;&quot;" in each
@@ -37,7 +39,7 @@ def test_names_are_shown_and_not_run() -> None:
 
 
 def test_a_chart_shows_before_and_after() -> None:
-    chart = markup.chart(update())
+    chart = markup.accuracy_chart(update())
     assert re.findall(r"class='kd-bar (\w+)'.*?--share:([\d.]+)%", chart) == [
         ("before", "50.0"),
         ("after", "25.0"),
@@ -45,31 +47,31 @@ def test_a_chart_shows_before_and_after() -> None:
     assert chart.count("kd-new") == 1
     assert "4 images tested" in chart
     assert "too few images to test" in chart
-    assert "before" not in markup.chart(update(before=False))
+    assert "before" not in markup.accuracy_chart(update(before=False))
 
 
 def test_history_has_the_newest_first_and_a_button_for_each_other_state() -> None:
     when = "2026-01-01T00:00:00+00:00"
     entries = [HistoryEntry(step, parent, when, step == 1, update()) for step, parent in _STEPS]
     rows = re.findall(
-        r"<tr.*?<td>(.*?)</td>.*?</tr>", markup.history(entries).partition("<tbody>")[2]
+        r"<tr.*?<td>(.*?)</td>.*?</tr>", markup.history_table(entries).partition("<tbody>")[2]
     )
     assert rows == ["2 (after 0)", "1", "0"]
-    assert re.findall(r"data-step='(\d)'", markup.history(entries)) == ["2", "0"]
+    assert re.findall(r"data-step='(\d)'", markup.history_table(entries)) == ["2", "0"]
 
 
-def test_progress_tells_what_is_known() -> None:
-    assert "aria-valuenow" not in markup.progress(UpdateProgress("Testing"))
-    half = markup.progress(UpdateProgress("Learning", 0.5, 90.0))
+def test_progress_shows_the_time_left() -> None:
+    assert "aria-valuenow" not in markup.progress_bar(JobProgress("Testing", None), [])
+    half = markup.progress_bar(JobProgress("Learning", 0.5, 90.0), [])
     assert "aria-valuenow='50'" in half
     assert "Learning, about 2 min left" in half
-    assert "about 7 s left" in markup.progress(UpdateProgress("Learning", 0.5, 7.2))
-    assert "about 2.0 h left" in markup.progress(UpdateProgress("Learning", 0.5, 7200.0))
+    assert "about 7 s left" in markup.progress_bar(JobProgress("Learning", 0.5, 7.2), [])
+    assert "about 2.0 h left" in markup.progress_bar(JobProgress("Learning", 0.5, 7200.0), [])
 
 
 def test_long_lists_of_names_are_cut() -> None:
-    assert markup.names([*"abcdefg"]) == "a, b, c, d, e, f, g"
-    assert markup.names([*"abcdefgh"]) == "a, b, c, d, e, f and 2 more"
+    assert markup.short_list([*"abcdefg"]) == "a, b, c, d, e, f, g"
+    assert markup.short_list([*"abcdefgh"]) == "a, b, c, d, e, f and 2 more"
 
 
 _STEPS = ((0, None), (1, 0), (2, 0))

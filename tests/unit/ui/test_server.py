@@ -7,12 +7,12 @@ from densekd.ui import server
 from densekd.ui.server import listen, serving
 
 
-def test_the_page_is_for_this_computer_alone() -> None:
+def test_the_page_is_reachable_from_this_computer_only() -> None:
     with listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
 
 
-def test_two_pages_never_have_one_port() -> None:
+def test_two_pages_never_share_a_port() -> None:
     with listen(0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(ValueError, match=f"Port {port} is in use"):
@@ -31,12 +31,15 @@ class _Broken:
         pass
 
 
-def test_a_page_that_is_not_served_is_not_announced(
+def test_a_server_that_fails_to_start_gives_no_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "_server", lambda session, port: _Broken())
-    monkeypatch.setattr(server, "prepare", lambda: None)
+    monkeypatch.setattr(server, "preload", lambda module: None)
     listener = listen(0)
-    with pytest.raises(OSError, match="can't be served"), serving(tmp_path / "model", listener):
+    with (
+        pytest.raises(OSError, match="Can't serve the page"),
+        serving(tmp_path / "model", listener),
+    ):
         pytest.fail("an address was given")
     assert listener.fileno() == -1  # it is closed

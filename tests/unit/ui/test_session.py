@@ -9,7 +9,7 @@ from densekd.ui.session import Session
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """Of a model that isn't there yet."""
+    """A session for a model that doesn't exist yet."""
     (tmp_path / "temporary").mkdir()
     return Session(tmp_path / "model", tmp_path / "temporary")
 
@@ -21,16 +21,18 @@ def sent(session: Session, count: int) -> str:
     return json.dumps([{"name": file.name, "file": str(file)} for file in files])
 
 
-@pytest.mark.parametrize(("count", "why"), [(24, "knows nothing yet"), (25, "too many")])
-def test_what_cannot_be_looked_at_is_not_kept_either(
+@pytest.mark.parametrize(
+    ("count", "why"), [(24, "no classes yet"), (25, "25 images selected, too many")]
+)
+def test_images_that_cannot_be_predicted_are_deleted(
     session: Session, count: int, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        session.look(sent(session, count), top=1)
+        session.predict(sent(session, count), top=1)
     assert [file for file in session.inbox.parent.rglob("*") if file.is_file()] == []
 
 
-def test_there_must_be_something_to_learn_from(session: Session) -> None:
+def test_teaching_needs_images(session: Session) -> None:
     assert session.history() == []
     with pytest.raises(ValueError, match="drop some images first"):
         session.teach([], TeachOptions())

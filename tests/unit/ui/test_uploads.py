@@ -4,20 +4,27 @@ from pathlib import Path
 import pytest
 
 from densekd.data.folder import find_images
-from densekd.ui.uploads import Upload, counts, lay_out, named, received, remove
+from densekd.ui.uploads import (
+    Upload,
+    class_counts,
+    delete_uploads,
+    link_by_class,
+    take_uploads,
+    with_class,
+)
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> tuple[Path, Path]:
-    """Where files are received, and where they are put."""
+    """The inbox, and the folder that uploads are moved to."""
     inbox, kept = tmp_path / "inbox", tmp_path / "kept"
     inbox.mkdir()
     kept.mkdir()
     return inbox, kept
 
 
-def told(inbox: Path, *names: str) -> str:
-    """What a drop area tells of files; those of one name and content are received as one."""
+def sent_files(inbox: Path, *names: str) -> str:
+    """What a drop area sends; files of one name and content are uploaded once."""
     sent = []
     for name in names:
         file = inbox / name.rpartition("/")[2]
@@ -29,7 +36,7 @@ def told(inbox: Path, *names: str) -> str:
 def test_folders_are_classes(places: tuple[Path, Path]) -> None:
     inbox, kept = places
     names = ("photos/a cat/1.png", "photos/dog/1.png", "rat/2.png", "3.png", "photos/.DS_Store")
-    uploads = received(told(inbox, *names), inbox, kept)
+    uploads = take_uploads(sent_files(inbox, *names), inbox, kept)
     assert [(upload.folders, upload.name) for upload in uploads] == [
         (("a cat",), "1.png"),
         (("dog",), "1.png"),
@@ -38,17 +45,17 @@ def test_folders_are_classes(places: tuple[Path, Path]) -> None:
     ]
     assert list(inbox.iterdir()) == []
     assert [upload.file.read_text() for upload in uploads] == ["an image"] * 4
-    assert counts(uploads) == {"": 1, "a cat": 1, "dog": 1, "rat": 1}
-    remove(uploads)
+    assert class_counts(uploads) == {"": 1, "a cat": 1, "dog": 1, "rat": 1}
+    delete_uploads(uploads)
     assert list(kept.iterdir()) == []
 
 
-def test_what_was_dropped_is_laid_out_to_be_learned(places: tuple[Path, Path]) -> None:
+def test_uploads_are_linked_into_class_folders(places: tuple[Path, Path]) -> None:
     inbox, kept = places
-    uploads = received(told(inbox, "a/cat/1.png"), inbox, kept)
-    uploads += received(told(inbox, "b/cat/1.png", "b/1.png"), inbox, kept)
-    uploads += named(received(told(inbox, "1.png", "2.png"), inbox, kept), " 7 ")
-    lay_out(uploads, kept / "lesson")
+    uploads = take_uploads(sent_files(inbox, "a/cat/1.png"), inbox, kept)
+    uploads += take_uploads(sent_files(inbox, "b/cat/1.png", "b/1.png"), inbox, kept)
+    uploads += with_class(take_uploads(sent_files(inbox, "1.png", "2.png"), inbox, kept), " 7 ")
+    link_by_class(uploads, kept / "lesson")
     found = find_images(kept / "lesson")
     files = {name: [file.name for file in own] for name, own in found.parts["all"].items()}
     assert files == {"7": ["1.png", "2.png"], "b": ["1.png"], "cat": ["1.png", "2 1.png"]}
@@ -58,49 +65,49 @@ def test_what_was_dropped_is_laid_out_to_be_learned(places: tuple[Path, Path]) -
 def test_a_divided_folder_stays_divided(places: tuple[Path, Path]) -> None:
     inbox, kept = places
     names = ("all/train/cat/1.png", "all/val/cat/2.png")
-    lay_out(received(told(inbox, *names), inbox, kept), kept / "lesson")
+    link_by_class(take_uploads(sent_files(inbox, *names), inbox, kept), kept / "lesson")
     assert set(find_images(kept / "lesson").parts) == {"train", "val"}
 
 
 @pytest.mark.parametrize("name", ["../a.png", "a/../../b.png", "a/./b.png", "a//b.png", "a\0.png"])
-def test_names_that_lead_elsewhere_are_refused(places: tuple[Path, Path], name: str) -> None:
+def test_names_with_paths_are_refused(places: tuple[Path, Path], name: str) -> None:
     inbox, kept = places
     (inbox / "file").touch()
     sent = json.dumps([{"name": name, "file": str(inbox / "file")}])
     with pytest.raises(ValueError, match="name"):
-        received(sent, inbox, kept)
+        take_uploads(sent, inbox, kept)
     assert list(kept.iterdir()) == []
 
 
-def test_files_that_lie_elsewhere_are_refused(places: tuple[Path, Path]) -> None:
+def test_files_outside_the_inbox_are_refused(places: tuple[Path, Path]) -> None:
     inbox, kept = places
     outside = kept.parent / "secret.png"
     outside.touch()
     (inbox / "link.png").symlink_to(outside)
     for file in (outside, inbox / ".." / "secret.png", inbox / "link.png", inbox, inbox / "none"):
-        with pytest.raises(ValueError, match="wasn't received"):
-            received(json.dumps([{"name": "a.png", "file": str(file)}]), inbox, kept)
+        with pytest.raises(ValueError, match="wasn't uploaded"):
+            take_uploads(json.dumps([{"name": "a.png", "file": str(file)}]), inbox, kept)
     assert outside.exists()
 
 
 @pytest.mark.parametrize("sent", [None, "", "{}x", "[1]", '[{"name": "a.png"}]', '{"a": 1}'])
-def test_nonsense_is_refused(places: tuple[Path, Path], sent: object) -> None:
-    with pytest.raises(ValueError, match="can't be understood"):
-        received(sent, *places)
+def test_malformed_lists_are_refused(places: tuple[Path, Path], sent: object) -> None:
+    with pytest.raises(ValueError, match="reload the page"):
+        take_uploads(sent, *places)
 
 
 @pytest.mark.parametrize(
     ("label", "why"),
     [
-        ("  ", "give them a name"),
-        ("a/b", "can't be a name"),
+        ("  ", "class name"),
+        ("a/b", "can't be a class name"),
         ("..", "between 1 and 200"),
         (".hidden", "begin it with a letter"),
         ("x" * 300, "between 1 and 200"),
     ],
 )
-def test_a_label_must_do_for_a_folder(label: str, why: str) -> None:
+def test_a_class_name_must_be_valid_as_a_folder(label: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        named([Upload((), "1.png", Path("1"))], label)
-    with_class = [Upload(("cat",), "1.png", Path("1"))]
-    assert named(with_class, label) == with_class
+        with_class([Upload((), "1.png", Path("1"))], label)
+    labelled = [Upload(("cat",), "1.png", Path("1"))]
+    assert with_class(labelled, label) == labelled

@@ -6,53 +6,81 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from densekd.jobs.events import JobChannel, JobEvent, JobProgress
+from densekd.model.request import Plan
 from densekd.model.settings import TeachOptions
 from densekd.training.callbacks import TrainingProgress
-from densekd.ui.worker import UpdateEstimate, UpdateJob, UpdateProgress
+from densekd.ui.worker import UpdateInput, UpdateJob, UpdateReporter
+
+
+class Recorder(JobChannel):
+    """Keeps what a job reports."""
+
+    def __init__(self) -> None:
+        self.events: list[JobEvent] = []
+
+    def send(self, event: JobEvent) -> None:
+        self.events.append(event)
+
+    def stop(self) -> bool:
+        return False
 
 
 def report(phase: str, epoch: int, batch: int) -> TrainingProgress:
-    return TrainingProgress(0, phase, epoch, 2, batch, 4, 0.1, 100.0, {})
+    return TrainingProgress(1, phase, epoch, 2, batch, 4, 0.1, 100.0, {})
 
 
-def test_the_time_left_follows_from_the_speed_since_the_first_report() -> None:
-    now = iter([10.0, 12.0, 14.0])
-    estimate, progress = UpdateEstimate(lambda: next(now)), UpdateProgress()
-    estimate.phases = (("main", 2), ("finish", 2))
-    estimate.tell(report("main", 0, 4), progress)  # one of four epochs: it was resumed
-    assert progress == UpdateProgress("Learning, epoch 2 of 4", 0.25, None)
-    estimate.tell(report("main", 1, 4), progress)
-    assert progress == UpdateProgress("Learning, epoch 3 of 4", 0.5, 4.0)
-    estimate.tell(report("finish", 0, 4), progress)
-    assert progress == UpdateProgress("Learning, epoch 4 of 4", 0.75, 2.0)
+def test_progress_is_reported_with_the_time_left() -> None:
+    channel, phases = Recorder(), (("main", 2), ("finish", 2))
+    reporter = UpdateReporter(channel)
+    now = iter([10.0, 12.0, 14.0, 15.0])
+    reporter.estimate.clock = lambda: next(now)
+    reporter.reading(1, 20)
+    reporter.reading(16, 20)
+    reporter.planned(Plan(1, 1, {}, {}, {}, 8, "resnet8", "fdkd", phases, None, resumed=True))
+    reporter.report(report("main", 0, 4))
+    reporter.report(report("main", 1, 4))
+    reporter.report(report("finish", 0, 2))
+    reporter.report(report("finish", 0, 4))
+    reporter.doing("testing")
+    assert channel.events == [
+        JobProgress("Reading image 16 of 20", 0.8),
+        JobProgress("Learning, epoch 1 of 4", 0.25, None),  # the first report, after a resume
+        JobProgress("Learning, epoch 2 of 4", 0.5, 4.0),
+        JobProgress("Learning, epoch 3 of 4", 0.625, None),
+        JobProgress("Learning, epoch 3 of 4", 0.75, 2.0),
+        JobProgress("Testing", None),
+    ]
 
 
 @pytest.mark.slow
-def test_an_update_that_is_killed_is_told_of(tmp_path: Path) -> None:
+def test_a_killed_update_is_reported(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         pixels = np.zeros((8, 8, 3), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "photos" / name / "1.png")
     ended: list[UpdateJob] = []
     options = TeachOptions(network="resnet8", epochs=100_000)
-    job = UpdateJob(tmp_path / "model", tmp_path / "photos", options, ended.append)
+    job = UpdateJob(UpdateInput(tmp_path / "model", tmp_path / "photos", options), ended.append)
     while job.running and job.progress.left is None:
         job.wait(0.05)
-    assert job.progress.warnings  # of classes that can't be tested
+    assert job.warnings  # about classes with too few images to test
     os.kill(job.pid, signal.SIGKILL)
     job.wait()
     assert ended == [job]
     assert job.update is None
     assert job.failure is not None
-    assert "broke off" in job.failure
+    assert "killed" in job.failure
+    assert "model is unchanged" in job.failure
 
 
 @pytest.mark.slow
-def test_what_cannot_be_learned_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_update_that_fails_gives_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "photos" / "empty").mkdir(parents=True)
     ended: list[UpdateJob] = []
-    job = UpdateJob(tmp_path / "model", tmp_path / "photos", TeachOptions(), ended.append)
+    task = UpdateInput(tmp_path / "model", tmp_path / "photos", TeachOptions())
+    job = UpdateJob(task, ended.append)
     job.wait()
     assert job.failure is not None
-    assert job.failure.startswith("What was dropped has no readable image")
+    assert "what was dropped has no readable image" in job.failure
     assert ended == [job]
