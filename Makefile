@@ -1,14 +1,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # Pins what the package is built with, too.
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test browser lint format bench clean
+.PHONY: help demo test test-fast browser lint format bench clean
 
 help: ## Show this list.
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -17,19 +18,27 @@ help: ## Show this list.
 	$(BIN)/pip install --quiet --no-deps --target .venv/lightning lightning torchmetrics
 	touch $@
 
-demo: .venv/installed ## See it learn digits by three methods, and compare them.
+# What a user installs, without the tools for tests.
+.venv-demo/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/pip install --quiet --editable .
+	touch $@
+
+demo: .venv-demo/installed ## Learn digits by three methods, and compare them.
 	for method in finetune gkd rdkd; do \
-		$(BIN)/densekd run --data digits --method $$method --steps 5 --memory 2 --out runs/demo || exit; \
+		.venv-demo/bin/densekd run --data digits --method $$method --steps 5 --memory 2 --out runs/demo || exit; \
 	done
-	$(BIN)/densekd compare runs/demo --plot runs/demo/comparison.png
+	.venv-demo/bin/densekd compare runs/demo --plot runs/demo/comparison.png
 
-test: .venv/installed browser ## Run every test, in a .venv made for it.
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+test: .venv/installed ## Run all tests (about 10 minutes on two cores).
+	$(PYTEST)
 
-# The pages are tested in Debian's Chromium; without it these tests are skipped and say so.
-browser:
+test-fast: .venv/installed ## Run the tests that train nothing and open no page (about a minute).
+	$(PYTEST) --fast -rfE
+
+browser: ## Install Chromium, which the tests of pages need (Debian and Ubuntu, as root).
 	@command -v chromium >/dev/null || { apt-get update && apt-get install --yes chromium; } >/dev/null 2>&1 \
-		|| echo 'Chromium is not there and could not be installed: the tests of pages will be skipped.'
+		|| echo 'Chromium could not be installed: the tests of pages will be skipped.'
 
 lint: .venv/installed ## Check style, types and layers.
 	$(BIN)/ruff check
@@ -47,5 +56,5 @@ bench: .venv/installed ## Measure what the losses cost, how fast data is, what t
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/predict_speed.py
 
-clean: ## Remove .venv and caches.
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## Remove the virtual environments and caches.
+	rm -rf .venv .venv-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

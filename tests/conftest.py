@@ -1,19 +1,55 @@
 import functools
 import http.server
 import os
+import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from playwright.sync_api import Browser, sync_playwright
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from densekd.data.cifar import find_cifar, load_cifar
 from densekd.data.dataset import Dataset
 
-# Examples are drawn the same way every time, and none is timed: a red test stays red.
+# The same examples every time, without a time limit: a test doesn't fail by chance.
 settings.register_profile("densekd", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("densekd")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = (
+        "run only unit and property tests, and skip those that train, start a process or are slow"
+    )
+    parser.addoption("--fast", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With ``--fast``, skip a test at its first optimizer step: no list of tests can go stale."""
+    if config.getoption("--fast"):
+        register_optimizer_step_pre_hook(lambda *_: pytest.skip("--fast: trains"))
+        sys.addaudithook(_skip_processes)
+
+
+def _skip_processes(event: str, arguments: tuple[object, ...]) -> None:
+    # xdist also starts processes, its workers, while no test runs.
+    if event in ("subprocess.Popen", "os.fork") and "PYTEST_CURRENT_TEST" in os.environ:
+        pytest.skip("--fast: starts a process")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        fast = [item for item in items if _is_fast(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in fast])
+        items[:] = fast
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return folder in ("unit", "property") and not item.get_closest_marker("slow")
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +69,7 @@ def cifar100(real_dir: Path) -> Dataset:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """The address of a server on this machine, and the folder that it serves."""
+    """Serve a folder on this machine: the address and the folder."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *args: object) -> None: ...
@@ -47,3 +83,14 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield f"http://127.0.0.1:{running.server_port}", folder
         running.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no Chromium: `make browser` installs it")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from densekd.model.model import Model, history
 from densekd.model.settings import TeachOptions
@@ -64,17 +64,6 @@ def served(model: Path, log: Path) -> Iterator[str]:
             server.send_signal(signal.SIGINT)
         assert server.wait(SECONDS) == 0
     assert log.read_text() == ""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("no Chromium, which plays the user of the page")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @contextmanager
