@@ -1,33 +1,45 @@
 """densekd: networks that learn new classes and keep the old ones, by dense distillation."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from densekd.losses.distill import DenseDistillation
-    from densekd.methods.adaptive_weights import AdaptiveWeights
-    from densekd.pool import TaskPool
-    from densekd.training.learner import Learner
+    from densekd.data.memory import ExemplarMemory as ExemplarMemory
+    from densekd.data.scenario import Scenario as Scenario
+    from densekd.data.scenario import Task as Task
+    from densekd.data.sources import load as load
+    from densekd.losses.distill import DenseDistillation as DenseDistillation
+    from densekd.methods.adaptive_weights import AdaptiveWeights as AdaptiveWeights
+    from densekd.methods.method import Method as Method
+    from densekd.methods.method import Phase as Phase
+    from densekd.methods.schedule import Schedule as Schedule
+    from densekd.methods.terms import Term as Term
+    from densekd.pool import TaskPool as TaskPool
+    from densekd.training.learner import Learner as Learner
+    from densekd.training.settings import Settings as Settings
 
-__all__ = ["AdaptiveWeights", "DenseDistillation", "Learner", "TaskPool"]
+# Each public name is imported when it is first used: torch takes seconds to import, and
+# `densekd --help` must not wait for it. The imports above are for type checkers.
+_MODULES = {
+    "AdaptiveWeights": "densekd.methods.adaptive_weights",
+    "DenseDistillation": "densekd.losses.distill",
+    "ExemplarMemory": "densekd.data.memory",
+    "Learner": "densekd.training.learner",
+    "Method": "densekd.methods.method",
+    "Phase": "densekd.methods.method",
+    "Scenario": "densekd.data.scenario",
+    "Schedule": "densekd.methods.schedule",
+    "Settings": "densekd.training.settings",
+    "Task": "densekd.data.scenario",
+    "TaskPool": "densekd.pool",
+    "Term": "densekd.methods.terms",
+    "load": "densekd.data.sources",
+}
+__all__ = [*_MODULES]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    # Imported when asked for: torch takes seconds, and `densekd --help` should not.
-    if name == "AdaptiveWeights":
-        from densekd.methods.adaptive_weights import AdaptiveWeights
-
-        return AdaptiveWeights
-    if name == "DenseDistillation":
-        from densekd.losses.distill import DenseDistillation
-
-        return DenseDistillation
-    if name == "Learner":
-        from densekd.training.learner import Learner
-
-        return Learner
-    if name == "TaskPool":
-        from densekd.pool import TaskPool
-
-        return TaskPool
-    raise AttributeError(f"module 'densekd' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'densekd' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

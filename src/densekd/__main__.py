@@ -1,4 +1,4 @@
-"""``python -m densekd`` does what ``densekd`` does."""
+"""Make ``python -m densekd`` the same as ``densekd``."""
 
 from densekd.cli import app
 

@@ -1,4 +1,4 @@
-"""Checks of arguments that several modules share."""
+"""Argument checks that several modules share."""
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

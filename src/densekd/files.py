@@ -1,4 +1,4 @@
-"""Files that are never half written."""
+"""Write files atomically, and values as strict JSON."""
 
 import json
 import math
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file such that, whenever the process ends, it has the old content or the new.
+    """Write a file so that it has the old or the new content even if the process is killed.
 
-    The folder is made if need be. If anything fails, a full disk say, nothing is left behind.
+    Makes the folder if it is missing. Leaves no temporary file when it fails, as on a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -36,34 +36,34 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed processes; nobody else may be writing there."""
+    """Remove temporary files of killed processes; no other process may be writing there."""
     for file in folder.glob(".*.????????.tmp"):
         file.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` with `write_atomically` as `to_json` renders it."""
+    """Write ``value`` as JSON, atomically."""
     write_atomically(path, to_json(value))
 
 
 def to_json(value: Any) -> bytes:
-    """``value`` as JSON that every reader takes: in UTF-8, with null for NaN and infinity.
+    """Render strict JSON in UTF-8, with null for NaN and infinity.
 
-    Names must be strings, for any other would come back as one.
+    Raises ValueError for a key that is not a string, since it would be read back as one.
     """
-    text = json.dumps(_plain(value), ensure_ascii=False, indent=1)
-    # Half of a surrogate pair, as in names of files that aren't UTF-8, becomes JSON's own escape.
+    text = json.dumps(_strict(value), ensure_ascii=False, indent=1)
+    # A lone surrogate, as in file names that aren't UTF-8, is written as JSON's own escape.
     return f"{text}\n".encode(errors="backslashreplace")
 
 
-def _plain(value: Any) -> Any:
+def _strict(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_strict(item) for item in value]
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):
                 raise ValueError(f"{name!r} can't be a name in JSON; make it a string.")
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _strict(item) for name, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""The task pool: every non-empty combination of the tasks learned so far, never listed."""
+"""The task pool: all non-empty sets of the tasks learned so far."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ _LISTABLE_TASKS = 20
 class TaskPool:
     """The pool P of the paper: all non-empty sets of learned tasks, each set one *group*.
 
-    A group is a boolean mask over tasks. The pool holds only the tasks' sizes, so it is as
-    small for 60 tasks, which have 2^60 - 1 groups, as for one.
+    A group is a boolean mask over tasks. The pool stores only the tasks' sizes, never its groups,
+    so it can have 60 tasks with 2^60 - 1 groups.
 
     Args:
         sizes: the number of classes of each learned task, in learning order.
@@ -41,39 +41,36 @@ class TaskPool:
 
     @property
     def tasks(self) -> int:
-        """How many tasks were learned: t."""
+        """The number of learned tasks: t."""
         return len(self.sizes)
 
     @property
     def classes(self) -> int:
-        """How many classes all tasks have together: N."""
+        """The number of classes of all tasks: N."""
         return sum(self.sizes)
 
     @property
     def count(self) -> int:
-        """How many groups the pool has: 2^t - 1."""
+        """The number of groups: 2^t - 1."""
         return (1 << self.tasks) - 1
 
     @property
     def mean_group_size(self) -> float:
-        """The number of classes in a group, averaged over the pool: N 2^(t-1) / (2^t - 1)."""
+        """The mean number of classes in a group: N 2^(t-1) / (2^t - 1)."""
         return self.classes * (1 << self.tasks - 1) / self.count
 
     def extend(self, size: int) -> "TaskPool":
-        """The pool after one more task of ``size`` classes was learned (the paper's ⊎)."""
+        """The pool with one more task of ``size`` classes (the paper's ⊎)."""
         return TaskPool((*self.sizes, size))
 
     def sample(self, generator: torch.Generator, n: int, *, singles: bool = True) -> Tensor:
-        """Draw groups uniformly from the pool, with replacement.
+        """Draw groups uniformly with replacement: bool ``[n, t]``, one non-empty group per row.
 
         Args:
-            generator: the source of randomness; the result is on its device.
+            generator: the random generator; the result is on its device.
             n: how many groups to draw.
-            singles: whether a group of a single class may be drawn. If not, such groups are
-                drawn again, which has to look at them and so synchronises with the device.
-
-        Returns:
-            bool ``[n, t]``, a row per group; no row is empty.
+            singles: whether groups of a single class are allowed. If not, they are drawn again,
+                which waits for the device.
         """
         if not isinstance(generator, torch.Generator):
             raise ValueError(f"Drawing groups needs a torch.Generator, not {generator!r}.")
@@ -81,22 +78,18 @@ class TaskPool:
             raise ValueError(f"Can't draw {n} groups.")
         if not singles and self.classes == 1:
             raise ValueError("The pool has a single class, so no other group: allow singles.")
-        # Which tasks may not be drawn by themselves; none, if singles are welcome.
+        # Tasks that may not be a group by themselves.
         barred = [] if singles else [task for task, size in enumerate(self.sizes) if size == 1]
         if torch.compiler.is_compiling():
-            id(generator)  # Guards the compiled code on this very generator.
+            id(generator)  # Makes the compiled code valid for this generator only.
             drawn: Tensor = _draw_compiled(_turn, _handle(generator), n, self.tasks, barred)
             return drawn
         return _draw(generator, n, self.tasks, barred)
 
     def every(self) -> Tensor:
-        """List the whole pool.
+        """List the pool: bool ``[count, t]``; raises ValueError if it has too many groups.
 
-        Returns:
-            bool ``[count, t]``; row g - 1 holds the binary digits of g, task 0 the lowest.
-
-        Raises:
-            ValueError: when the list would not fit in memory.
+        Row g - 1 holds the binary digits of g, with task 0 the lowest digit.
         """
         if self.tasks > _LISTABLE_TASKS:
             raise ValueError(
@@ -109,9 +102,9 @@ class TaskPool:
 
 
 def _draw(generator: torch.Generator, n: int, tasks: int, barred: Sequence[int]) -> Tensor:
-    """Draw non-empty subsets, anew for as long as one is a ``barred`` task by itself.
+    """Draw non-empty subsets, and redraw each that is a single ``barred`` task.
 
-    At least every third subset is another one, so few rounds are needed.
+    At least a third of all subsets are allowed, so few rounds are needed.
     """
     masks = _draw_once(generator, n, tasks)
     if not barred:
@@ -127,25 +120,25 @@ def _draw(generator: torch.Generator, n: int, tasks: int, barred: Sequence[int])
 def _draw_once(generator: torch.Generator, n: int, tasks: int) -> Tensor:
     """Draw non-empty subsets: first the lowest member, then a coin for each task after it.
 
-    The lowest member is k with probability 2^(t-k-1) / (2^t - 1), by inversion, so no draw is
-    rejected and nothing depends on the values drawn: no synchronisation, no graph break.
+    The lowest member is k with probability 2^(t-k-1) / (2^t - 1), drawn by inversion. No draw is
+    rejected, so there is no waiting for the device and no graph break.
     """
     device = generator.device
     dtype = working_dtype(device)
     uniform = torch.rand(n, 1, generator=generator, dtype=dtype, device=device)
     coins = torch.rand(n, tasks, generator=generator, device=device) < 0.5
     lowest = -torch.log2(1.0 - uniform * (1.0 - 2.0**-tasks))
-    # Rounding can lift the very last value of `uniform` to `tasks`.
+    # Rounding can turn the largest value of `uniform` into `tasks`.
     lowest = lowest.long().clamp(max=tasks - 1)
     task = torch.arange(tasks, device=device)
     return (task == lowest) | ((task > lowest) & coins)
 
 
-# torch.compile can't pass a torch.Generator into a graph, only a number: an operator of our own
-# finds the generator by it. `_handle` runs while compiling, once for each generator guarded on.
+# torch.compile can't pass a torch.Generator into a graph, only a number, by which a custom operator
+# finds the generator. `_handle` runs at compile time, once for each generator.
 _generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()
-# Every draw in a graph changes this number. Without that, two draws would look alike and be made
-# once, and their order would be the compiler's.
+# Every draw in a graph changes this number. Otherwise the compiler could merge two draws that look
+# alike, or reorder them.
 with torch.inference_mode(False):
     _turn = torch.zeros((), dtype=torch.int64)
 
@@ -155,7 +148,7 @@ def _handle(generator: torch.Generator) -> int:
     return id(generator)
 
 
-# What torch.compiler.assume_constant_result does, which would import the whole compiler for it.
+# This is torch.compiler.assume_constant_result without importing the whole compiler.
 _handle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

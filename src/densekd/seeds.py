@@ -1,7 +1,7 @@
-"""Named streams of random numbers from one seed.
+"""Independent, named random streams from one seed.
 
-What draws from one stream can't move another: changing the distillation leaves the order of the
-images as it was, so that two methods are compared on the same batches.
+Drawing from one stream doesn't affect the others: methods with different distillations see the same
+batches in the same order, so that they can be compared in pairs.
 """
 
 import hashlib
@@ -15,24 +15,23 @@ RandomStream = Literal["order", "init", "batches", "augment", "groups", "memory"
 
 @dataclass(frozen=True)
 class Seeds:
-    """The streams of one seed, at one place such as a task and a phase.
+    """The streams of one seed at one place, such as a task and a phase.
 
-    The same seed, place and name always give the same numbers, so there is nothing to store for
-    a resume.
+    Seed, place and stream determine the numbers, so a resume needs no stored state.
     """
 
     seed: int
     place: tuple[int | str, ...] = ()
 
     def at(self, *place: int | str) -> "Seeds":
-        """The streams of the same seed at a place within this one."""
+        """The streams of the same seed at a place within this place."""
         return Seeds(self.seed, self.place + place)
 
     def number(self, stream: RandomStream) -> int:
-        """A seed of 63 bits for one stream."""
+        """The 63-bit seed of a stream."""
         key = "/".join(map(str, (self.seed, stream, *self.place)))
         return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
 
     def generator(self, stream: RandomStream) -> torch.Generator:
-        """A CPU generator at the start of one stream."""
+        """A CPU generator at the start of a stream."""
         return torch.Generator().manual_seed(self.number(stream))
