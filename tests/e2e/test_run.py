@@ -21,8 +21,11 @@ from densekd.config.schema import Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import merge, read_toml
 from densekd.data.dataset import Dataset, PixelImages, Split
 from densekd.data.digits_npz import load_digits
+from densekd.report.events import read_losses
+from densekd.runs.epochs import read_epochs
+from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.runs.run import RunObserver, run, run_folder
+from densekd.runs.run import run, run_folder
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 Result = Mapping[str, Any]
@@ -204,6 +207,34 @@ def test_a_base_is_trained_once(
     assert list((out / "bases").iterdir()) == [base]
     assert {file: file.stat().st_mtime_ns for file in base.glob("0*")} == checkpoints
     assert numbers(results[0]) == numbers(results[1])
+    # The losses of the base are shown by both.
+    assert losses(results[0]) == losses(results[1])
+    assert len(losses(results[0])) == 2 * tasks
+
+
+def losses(result: Result) -> list[dict[str, Any]]:
+    """The epochs of a run, without what depends on the clock."""
+    epochs = read_epochs(Path(result["folder"]))
+    return [{k: v for k, v in each.items() if k != "images_per_second"} for each in epochs]
+
+
+def test_tensorboard_is_one_more_writer_and_not_needed(
+    finished: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, result = finished
+    folder = Path(result["folder"])
+    with_events = read_losses(folder)
+    assert list(folder.glob("tensorboard/epochs/events.*"))
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setattr("densekd.runs.tensorboard.find_spec", lambda name: None)
+    without = run(short(), tmp_path)
+    assert not (Path(without["folder"]) / "tensorboard").exists()
+    assert losses(without) == losses(result)
+    assert numbers(without) == numbers(result)
+    assert read_losses(Path(without["folder"])) == with_events
+    assert set(with_events) == {"new", "exemplars", "kd"}
+    assert [step for step, _ in with_events["kd"]] == [3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize(("network", "times"), [("resnet8", 1), ("podnet14", 0)])

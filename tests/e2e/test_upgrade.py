@@ -18,7 +18,9 @@ from densekd.config.settings_tree import read_toml
 from densekd.model.model import Model, history
 from densekd.model.settings import TeachOptions
 from densekd.model.teach import teach
-from densekd.runs.run import RunObserver, read_result, run, run_folder
+from densekd.runs.observer import RunObserver
+from densekd.runs.record import read_result
+from densekd.runs.run import run, run_folder
 
 from support.photos import fill
 

@@ -14,8 +14,8 @@ from densekd.compression.config import CompressionConfig
 from densekd.config.schema import Config
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import Estimate, TimeLeft
+from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.runs.run import RunObserver
 from densekd.training.callbacks import TrainingProgress
 
 AnyConfig = Config | CompressionConfig

@@ -12,7 +12,7 @@ from densekd.cli import output
 from densekd.cli.progress import Bars, Silent, Spoken
 from densekd.cli.signals import Interrupts
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
-from densekd.runs.run import read_result
+from densekd.runs.record import read_result
 from densekd.sweeps.jobs import SweepJob
 from densekd.sweeps.record import SweepRecord
 from densekd.sweeps.sweep import SweepObserver

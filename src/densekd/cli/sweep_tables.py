@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.runs.run import read_result
+from densekd.runs.record import read_result
 from densekd.sweeps.jobs import SweepPlan
 from densekd.sweeps.record import SweepRecord
 from densekd.sweeps.work import finished

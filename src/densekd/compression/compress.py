@@ -7,15 +7,14 @@ import numpy as np
 import torch
 
 from densekd.compression.config import CompressionConfig, compression_folder
-from densekd.compression.teacher import TrainedTeacher, take_teacher, teacher_file
-from densekd.compression.trainer import Taught, Trainer
+from densekd.compression.teacher import TrainedTeacher, get_teacher, teacher_path
+from densekd.compression.trainer import Trainer
 from densekd.config.schema import as_toml, as_tree
-from densekd.files import write_atomically, write_json
-from densekd.runs.build import make_engine
-from densekd.runs.locks import exclusive
-from densekd.runs.record import commit, machine, versions
-from densekd.runs.run import RunObserver, read_result
-from densekd.training.checkpoint import Checkpoints, save_state
+from densekd.files import write_atomically
+from densekd.runs.observer import RunObserver
+from densekd.runs.record import store_result
+from densekd.runs.run import in_folder
+from densekd.training.checkpoint import save_state
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner
 from densekd.training.phases import ExternalTeacher
@@ -24,28 +23,26 @@ from densekd.training.phases import ExternalTeacher
 def compress(
     config: CompressionConfig, out: Path, observer: RunObserver | None = None
 ) -> dict[str, Any]:
-    """Train a student by a teacher, which is trained before or given; what is done is only read.
+    """Train a student with a teacher, which is trained first or given.
+
+    The result of a finished compression is only read; an interrupted one is resumed.
 
     Args:
-        config: what to do, as `densekd.compression.config.resolve_compression` makes it of
-            a tree of settings.
-        out: where the folders of compressions are, and ``teachers``, which they share.
-        observer: whom to tell. There are two tasks: 0 is the teacher's, 1 the student's.
+        config: the settings, from `densekd.compression.config.resolve_compression`.
+        out: the folder for compressions, and for the ``teachers`` that they share.
+        observer: receives progress. Task 0 is the teacher's, task 1 the student's.
 
     Returns:
         The content of ``result.json``.
     """
-    engine = make_engine(config)
-    engine.launch()
-    observer = observer if observer is not None and engine.first else RunObserver()
     folder = compression_folder(config, out)
-    with exclusive(folder, engine):
-        finished = read_result(folder)
-        return _finish(config, folder, engine, observer) if finished is None else finished
+    return in_folder(
+        config, folder, observer, lambda engine, told: _finish(config, folder, engine, told)
+    )
 
 
 def group_sizes(classes: int, groups: int) -> tuple[int, ...]:
-    """The sizes of ``groups`` blocks that classes are divided into, nearly equal."""
+    """Divide classes into ``groups`` blocks of nearly equal size."""
     if groups > classes:
         raise ValueError(f"{classes} classes can't be divided into {groups} groups; take fewer.")
     return tuple(len(part) for part in np.array_split(np.arange(classes), groups))
@@ -54,61 +51,48 @@ def group_sizes(classes: int, groups: int) -> tuple[int, ...]:
 def _finish(
     config: CompressionConfig, folder: Path, engine: Engine, observer: RunObserver
 ) -> dict[str, Any]:
-    commit()  # asked now, before the source is worked on
     trainer = Trainer(config, engine, observer)
     sizes = group_sizes(len(trainer.tasks[1].classes), config.groups)
-    student = trainer.pupil(config.student, config.make())
+    student = trainer.new_learner(config.student, config.make())
     if engine.first:
         write_atomically(folder / "compression.toml", as_toml(config))
-    # Alone, there is nothing to wait for.
-    file = None if config.method == "alone" else teacher_file(trainer, folder.parent)
-    ready = file is None or file.with_suffix(".json").exists()
-    observer.started(folder, trainer.tasks, int(ready))
+    path = None if config.method == "alone" else teacher_path(trainer, folder.parent)
+    teacher_ready = path is None or path.with_suffix(".json").exists()
+    observer.started(folder, trainer.tasks, int(teacher_ready))
     teacher, external_teacher = None, None
-    if file is not None:
-        teacher = take_teacher(trainer, file)
-        _check_alike(teacher.learner, student)
+    if path is not None:
+        teacher = get_teacher(trainer, path)
+        _check_normalisation(teacher.learner, student)
         external_teacher = ExternalTeacher(teacher.learner.network, sizes)
-    taught = trainer.train(student, 1, folder, external_teacher)
-    result = {
-        **_reached(config, taught, teacher),
-        "groups": sizes,
-        "teacher_file": None if file is None else str(file.with_suffix(".json").resolve()),
-        "config": as_tree(config),
-        "precision": engine.precision,
-        "engine": engine.describe(),
-        "versions": versions(),
-        "commit": commit(),
-        "machine": machine(engine.device),
-        "folder": str(folder),
-    }
+    record, epochs = trainer.train(student, 1, folder, external_teacher)
     if engine.first:
         save_state(folder / "student", student.state())
-        write_json(folder / "result.json", result)
-        Checkpoints(folder / "epochs").clear()
-    engine.broadcast(True)
-    return read_result(folder) or result
-
-
-def _reached(
-    config: CompressionConfig, taught: Taught, teacher: TrainedTeacher | None
-) -> dict[str, Any]:
-    return {
+    reached = {
         "kind": "compression",
         "teacher": config.teacher,
         "student": config.student,
         "method": config.method,
-        "accuracy": taught.record.accuracy,
-        "teacher_accuracy": None if teacher is None else teacher.accuracy,
-        "seconds": taught.record.seconds,
-        "teacher_seconds": None if teacher is None else teacher.seconds,
-        "images_per_second": taught.record.images_per_second,
-        "epochs": taught.epochs,
+        "accuracy": record.accuracy,
+        **_teacher_facts(teacher),
+        "seconds": record.seconds,
+        "images_per_second": record.images_per_second,
+        "epochs": epochs,
+        "groups": sizes,
+        "teacher_file": None if path is None else str(path.with_suffix(".json").resolve()),
     }
+    result = store_result(folder, reached, as_tree(config), engine)
+    trainer.clear_checkpoints(folder)
+    return result
 
 
-def _check_alike(teacher: Learner, student: Learner) -> None:
-    """Refuse a pretrained network beside one that takes images normalised in another way."""
+def _teacher_facts(teacher: TrainedTeacher | None) -> dict[str, float | None]:
+    if teacher is None:
+        return {"teacher_accuracy": None, "teacher_seconds": None}
+    return {"teacher_accuracy": teacher.accuracy, "teacher_seconds": teacher.seconds}
+
+
+def _check_normalisation(teacher: Learner, student: Learner) -> None:
+    """Refuse two networks that expect differently normalised images."""
     one, other = teacher.settings.augment, student.settings.augment
     if not all(torch.equal(one.get_buffer(b), other.get_buffer(b)) for b in ("scale", "shift")):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Model compression: a small network learns all classes at once from labels and a large one."""
+"""The loss of model compression: cross-entropy and dense distillation on all classes."""
 
 import math
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Term
 
 CompressionMethod = Literal["alone", "kd", "rdkd", "fdkd"]
 
-GROUPS: dict[str, Groups] = {"kd": "whole", "rdkd": "random", "fdkd": "every"}
+_GROUPS: dict[str, Groups] = {"kd": "whole", "rdkd": "random", "fdkd": "every"}
 
 
 @dataclass(frozen=True)
 class CompressionOptions:
-    """How much a student listens to labels and to its teacher.
+    """The weights of a student's loss.
 
     Args:
-        temperature: tau.
+        temperature: τ of the distillation.
         labels: the weight of the cross-entropy.
         teacher: the weight of the distillation.
-        whole: distil on all classes together, too, besides the groups of ``rdkd`` or ``fdkd``.
+        whole: also distil on all classes together, besides the groups of ``rdkd`` or ``fdkd``.
     """
 
     temperature: float = 4.0
@@ -39,19 +39,13 @@ class CompressionOptions:
 
 
 def compression(name: CompressionMethod, options: CompressionOptions, schedule: Schedule) -> Method:
-    r"""How a student is trained: ``alone``, or with a teacher by ``kd``, ``rdkd`` or ``fdkd``.
+    r"""Make the method that trains a student: ``alone``, or by ``kd``, ``rdkd`` or ``fdkd``.
 
     .. math:: L = 0.1\,CE + 0.9\,\tau^2 KL_p
 
-    The divergence is a sum over classes and a mean over the batch. p is all classes (``kd``), one
-    random group of blocks of classes (``rdkd``), or every group, averaged exactly (``fdkd``);
-    the blocks are those of the `densekd.training.phases.ExternalTeacher`. Alone, a student
-    minimises CE.
-
-    Args:
-        name: how.
-        options: the weights.
-        schedule: for how long and how fast.
+    The divergence is summed over classes and averaged over the batch. p is all classes (``kd``),
+    one random group of class blocks (``rdkd``), or all groups, averaged exactly (``fdkd``). The
+    `densekd.training.phases.ExternalTeacher` defines the blocks. ``alone`` minimises CE.
     """
     check_choice("method", name, get_args(CompressionMethod))
     if options.whole and name in ("alone", "kd"):
@@ -59,7 +53,7 @@ def compression(name: CompressionMethod, options: CompressionOptions, schedule: 
     weight = 1.0 if name == "alone" else options.labels
     terms: dict[str, Term] = {"labels": CrossEntropy(["merged"], "all", weight=weight)}
     if name != "alone":
-        terms["kd"] = _distil(GROUPS[name], options)
+        terms["kd"] = _distil(_GROUPS[name], options)
     if options.whole:
         terms["whole"] = _distil("whole", options)
     phases = (Phase("train", schedule),)

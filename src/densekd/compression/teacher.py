@@ -1,4 +1,4 @@
-"""Teachers: trained once for all compressions that agree in what matters to them, or given."""
+"""Teachers: given, or trained once for all compressions that agree in the teacher's settings."""
 
 import logging
 from pathlib import Path
@@ -6,18 +6,9 @@ from typing import NamedTuple
 
 from densekd.compression.config import teacher_settings
 from densekd.compression.trainer import Trainer
-from densekd.config.settings_tree import digest
-from densekd.data.dataset import fingerprint
-from densekd.runs.locks import wait
-from densekd.runs.record import versions
-from densekd.runs.run import read_result
-from densekd.training.checkpoint import (
-    Checkpoints,
-    DamagedCheckpoint,
-    State,
-    load_state,
-    save_state,
-)
+from densekd.runs.record import read_result
+from densekd.runs.shared import SharedTraining
+from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 from densekd.training.evaluate import evaluate
 from densekd.training.learner import Learner
 
@@ -25,66 +16,51 @@ logger = logging.getLogger(__name__)
 
 
 class TrainedTeacher(NamedTuple):
-    """A network that has learned all classes.
-
-    Args:
-        learner: has the network.
-        accuracy: the share of test images that it gets right.
-        seconds: that its training took.
-    """
+    """A learner that has learned all classes, its test accuracy, and its training time."""
 
     learner: Learner
     accuracy: float
     seconds: float
 
 
-def teacher_file(trainer: Trainer, out: Path) -> Path:
-    """Where the trained teacher is, or will be: the path of its state, without an ending.
+def teacher_path(trainer: Trainer, out: Path) -> Path:
+    """Where the trained teacher is, or will be: the path of its state, without suffix.
 
-    Args:
-        trainer: knows the settings, which may name a given one.
-        out: the folder with ``teachers``.
+    Raises:
+        ValueError: if the settings name a teacher that isn't there.
     """
     if trainer.config.teacher_file is not None:
         return _given(trainer.config.teacher_file.expanduser())
-    how = {
-        "settings": teacher_settings(trainer.config),
-        "versions": versions(),
-        "engine": trainer.engine.describe(),
-        "images": fingerprint(trainer.tasks[0].train),
-    }
-    return out / "teachers" / digest(how) / "network"
+    return _shared(trainer, out / "teachers").folder / "network"
 
 
-def take_teacher(trainer: Trainer, file: Path) -> TrainedTeacher:
-    """The teacher of a file: loaded if it is there, else trained.
-
-    Args:
-        trainer: where it is trained.
-        file: as `teacher_file` gives it.
-    """
+def get_teacher(trainer: Trainer, path: Path) -> TrainedTeacher:
+    """Load the teacher at a path given by `teacher_path`, or train it there."""
     if trainer.config.teacher_file is not None:
-        teacher = _loaded(trainer, file)
+        teacher = _load(trainer, path)
         # It may have been tested on other images.
         confusion = evaluate(teacher.learner, trainer.tasks[0].test).head
         return teacher._replace(accuracy=float(confusion.trace() / confusion.sum()))
-    observer = trainer.observer
-    with wait(
-        file.parent, trainer.engine, observer.stop, lambda: observer.shared_base(waiting=True)
-    ):
+    shared = _shared(trainer, path.parent.parent)
+    with shared.locked("teacher", trainer.observer):
         try:
-            teacher = _loaded(trainer, file)
+            teacher = _load(trainer, path)
         except FileNotFoundError:
-            return _trained(trainer, file)
+            return _train(trainer, path)
         except DamagedCheckpoint as error:
             logger.warning("%s The teacher is trained again.", error)
-            return _trained(trainer, file)
-        observer.shared_base(waiting=False)
+            return _train(trainer, path)
+        trainer.observer.shared_base(waiting=False)
         return teacher
 
 
+def _shared(trainer: Trainer, teachers: Path) -> SharedTraining:
+    settings = teacher_settings(trainer.config)
+    return SharedTraining.of(teachers, settings, trainer.tasks[0].train, trainer.engine)
+
+
 def _given(file: Path) -> Path:
-    """The state that is meant by a ``network.json``, its folder, or a compression's folder."""
+    """Find the state in a ``network.json``, in its folder, or in a compression's folder."""
     if file.name == "network.json" and file.is_file():
         return file.with_suffix("")
     if (file / "network.json").is_file():
@@ -98,40 +74,38 @@ def _given(file: Path) -> Path:
     return Path(had).with_suffix("")
 
 
-def _pupil(trainer: Trainer) -> Learner:
-    return trainer.pupil(trainer.config.teacher, trainer.config.make_teacher())
+def _new_teacher(trainer: Trainer) -> Learner:
+    return trainer.new_learner(trainer.config.teacher, trainer.config.make_teacher())
 
 
-def _loaded(trainer: Trainer, file: Path) -> TrainedTeacher:
-    state, wanted = load_state(file), trainer.config.teacher
+def _load(trainer: Trainer, path: Path) -> TrainedTeacher:
+    state, wanted = load_state(path), trainer.config.teacher
     if state.facts["network"] != wanted:
         raise ValueError(
-            f"The teacher in {file.parent} is a {state.facts['network']}, no {wanted}."
+            f"The teacher in {path.parent} is a {state.facts['network']}, not a {wanted}."
         )
-    classes = trainer.tasks[0].classes
-    if state.facts["learner"]["classes"] != list(classes):
+    if state.facts["learner"]["classes"] != list(trainer.tasks[0].classes):
         raise ValueError(
-            f"The teacher in {file.parent} has learned other classes than {trainer.dataset.name} "
+            f"The teacher in {path.parent} has learned other classes than {trainer.dataset.name} "
             "has, or in another order."
         )
-    learner = _pupil(trainer)
+    learner = _new_teacher(trainer)
     learner.load_state(State(state.facts["learner"], state.tensors))
     return TrainedTeacher(learner, state.facts["accuracy"], state.facts["seconds"])
 
 
-def _trained(trainer: Trainer, file: Path) -> TrainedTeacher:
-    learner = _pupil(trainer)
-    record, epochs = trainer.train(learner, 0, file.parent)
-    teacher = TrainedTeacher(learner, record.accuracy, record.seconds)
+def _train(trainer: Trainer, path: Path) -> TrainedTeacher:
+    learner = _new_teacher(trainer)
+    record, epochs = trainer.train(learner, 0, path.parent)
     if trainer.engine.first:
         state = learner.state()
         facts = {
             "network": trainer.config.teacher,
             "learner": state.facts,
-            "accuracy": teacher.accuracy,
-            "seconds": teacher.seconds,
+            "accuracy": record.accuracy,
+            "seconds": record.seconds,
             "epochs": epochs,
         }
-        save_state(file, State(facts, state.tensors))
-        Checkpoints(file.parent / "epochs").clear()
-    return teacher
+        save_state(path, State(facts, state.tensors))
+    trainer.clear_checkpoints(path.parent)
+    return TrainedTeacher(learner, record.accuracy, record.seconds)

@@ -1,19 +1,17 @@
-"""Where a teacher and a student are trained: the same images, engine and observer."""
+"""Train a teacher or a student on all classes."""
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from densekd.compression.config import CompressionConfig
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.files import write_json
 from densekd.methods.method import Method
 from densekd.runs.build import draw_backbone, make_dataset, make_settings
+from densekd.runs.epochs import EpochLog, read_epochs
+from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.record import StepRecord
-from densekd.runs.run import RunObserver
-from densekd.training.callbacks import Callback, TrainingProgress
 from densekd.training.checkpoint import Checkpoints
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
@@ -21,87 +19,67 @@ from densekd.training.learner import Learner
 from densekd.training.phases import ExternalTeacher
 
 
-class Taught(NamedTuple):
-    """What training took and brought."""
-
-    record: StepRecord
-    epochs: list[dict[str, Any]]
-
-
 class Trainer:
-    """What teacher and student have in common.
+    """The data, engine and observer that teacher and student share.
 
     Args:
-        config: what to do.
-        engine: where it runs.
-        observer: whom to tell; the teacher's task is number 0, the student's number 1.
+        config: the settings.
+        engine: device, precision and ranks.
+        observer: receives progress; the teacher's task is number 0, the student's number 1.
     """
 
     def __init__(self, config: CompressionConfig, engine: Engine, observer: RunObserver) -> None:
         self.config, self.engine, self.observer = config, engine, observer
         self.dataset = make_dataset(config, observer.loading)
-        # One task of all classes, in the order that groups are blocks of.
+        # One task with all classes, in the order that is divided into groups.
         classes = len(self.dataset.classes)
         scenario = Scenario.of(self.dataset, base=classes, steps=0, order=config.order)
-        # The same classes twice, so that the two draw from streams of their own.
+        # Numbers differ, so that teacher and student draw from different random streams.
         self.tasks = scenario[0], dataclasses.replace(scenario[0], number=1)
 
-    def pupil(self, network: str, method: Method) -> Learner:
-        """A network that has learned nothing yet and will keep no exemplars."""
+    def new_learner(self, network: str, method: Method) -> Learner:
+        """Make an untrained learner that keeps no exemplars."""
         backbone = draw_backbone(network, self.config.seed)
-        settings = make_settings(
-            self.config, (self.dataset.mean, self.dataset.std), backbone, self.engine
-        )
+        normalisation = self.dataset.mean, self.dataset.std
+        settings = make_settings(self.config, normalisation, backbone, self.engine)
         return Learner(backbone, method, ExemplarMemory(Quota(0)), settings)
 
     def train(
         self,
-        pupil: Learner,
+        learner: Learner,
         number: int,
         folder: Path,
         external_teacher: ExternalTeacher | None = None,
-    ) -> Taught:
-        """Train a pupil on all classes, or go on with it, and test it.
+    ) -> tuple[StepRecord, list[dict[str, Any]]]:
+        """Train a learner on all classes, or resume it, and test it.
 
         Args:
-            pupil: learns.
-            number: of its task.
-            folder: where its checkpoints are, and ``epochs.json`` with the losses.
-            external_teacher: who teaches, if somebody does.
+            learner: the learner.
+            number: the number of its task.
+            folder: where its checkpoints and ``epochs.jsonl`` are.
+            external_teacher: the teacher of a student.
+
+        Returns:
+            The test record, and ``epoch``, ``loss`` and ``losses`` of each epoch.
         """
         task = self.tasks[number]
         self.observer.training(number, task.classes)
-        epochs = _Epochs(folder / "epochs.json", self.engine, self.observer)
-        checkpoints = Checkpoints(folder / "epochs")
-        learned = pupil.learn(
-            task, callback=epochs, checkpoints=checkpoints, external_teacher=external_teacher
+        writers = [EpochLog(None, folder)] if self.engine.first else []
+        learned = learner.learn(
+            task,
+            callback=RunObservers(self.observer, *writers),
+            checkpoints=Checkpoints(folder / "epochs"),
+            external_teacher=external_teacher,
         )
-        record = StepRecord.of(task, evaluate(pupil, task.test), pupil, learned)
+        record = StepRecord.of(task, evaluate(learner, task.test), learner, learned)
         self.observer.evaluated(record)
-        return Taught(record, [epochs.known[key] for key in sorted(epochs.known, key=int)])
+        epochs = [
+            {"epoch": e["epoch"], "loss": sum(e["losses"].values()), "losses": e["losses"]}
+            for e in read_epochs(folder)
+        ]
+        return record, epochs
 
-
-class _Epochs(Callback):
-    """Passes on what happens, and writes down the losses of each epoch."""
-
-    def __init__(self, file: Path, engine: Engine, observer: RunObserver) -> None:
-        self.file, self.engine, self.observer = file, engine, observer
-        self.known: dict[str, dict[str, Any]] = {}
-        if file.exists():
-            self.known = json.loads(file.read_text("utf-8"))
-
-    def report(self, report: TrainingProgress) -> None:
-        self.observer.report(report)
-        if not report.ends_epoch:
-            return
-        # An epoch that was reported, but not saved, is done again, and gives the same.
-        self.known[str(report.epoch)] = {
-            "epoch": report.epoch + 1,
-            "loss": sum(report.losses.values()),
-            "losses": dict(report.losses),
-        }
+    def clear_checkpoints(self, folder: Path) -> None:
+        """Remove the checkpoints of a learner that is trained and saved."""
         if self.engine.first:
-            write_json(self.file, self.known)
-
-    def stop(self) -> bool:
-        return self.observer.stop()
+            Checkpoints(folder / "epochs").clear()

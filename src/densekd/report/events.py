@@ -1,47 +1,60 @@
-"""The parts of the loss over time, from the events that a run wrote for TensorBoard."""
+"""The loss terms of runs over time, for the report."""
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from densekd.report.groups import Group
+from densekd.runs.epochs import read_epochs
 
 _PREFIX = "loss/"
 Curve = list[tuple[int, float]]
 
 
 def read_losses(folder: Path) -> dict[str, Curve]:
-    """Each part of the loss by epoch, over all tasks; empty if a run wrote no events.
+    """Read each loss term of a run by epoch, counted over all tasks; empty if there are none.
 
-    Args:
-        folder: of the run. One that took its base from another has no epochs of it.
+    What ``epochs.jsonl`` lacks, because an earlier version trained it, comes from TensorBoard
+    events, if TensorBoard is installed.
     """
-    if not any(folder.glob("tensorboard/epochs/events.*")):
-        return {}
-    # Imported here: it takes a while. It has no annotations.
-    from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
-        event_accumulator,
-    )
-
-    # A size of 0 keeps all events; where a run was resumed, those it repeated are dropped.
-    events = event_accumulator.EventAccumulator(
-        str(folder / "tensorboard" / "epochs"), {"scalars": 0}
-    )
-    events.Reload()
-    return {
-        tag.removeprefix(_PREFIX): [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-        if tag.startswith(_PREFIX)
-    }
+    epochs = [entry for entry in read_epochs(folder) if "step" in entry]
+    found: dict[str, dict[int, float]] = {}
+    if not epochs or epochs[0]["step"] > 1:
+        found = _read_tensorboard(folder / "tensorboard" / "epochs")
+    for entry in epochs:
+        for slot, loss in entry["losses"].items():
+            if loss is None:  # not a finite number
+                continue
+            found.setdefault(slot, {})[entry["step"]] = loss
+    return {slot: sorted(curve.items()) for slot, curve in found.items()}
 
 
 def mean_losses(group: Group) -> dict[str, Curve]:
-    """The parts of the loss of a group, in the mean over those runs that have an epoch."""
+    """The loss terms of a group: at each epoch, the mean over the runs that have it."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in group.runs or group.all_runs:
         for slot, curve in read_losses(run.folder).items():
             for epoch, loss in curve:
                 found.setdefault(slot, {}).setdefault(epoch, []).append(loss)
     return {slot: _means(epochs) for slot, epochs in found.items()}
+
+
+def _read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
+    if not any(folder.glob("events.*")) or find_spec("tensorboard") is None:
+        return {}
+    # Slow to import, and without annotations.
+    from tensorboard.backend.event_processing import (  # type: ignore[import-untyped]
+        event_accumulator,
+    )
+
+    # A size of 0 keeps all events, but for those that a resumed run repeated.
+    events = event_accumulator.EventAccumulator(str(folder), {"scalars": 0})
+    events.Reload()
+    return {
+        tag.removeprefix(_PREFIX): {event.step: event.value for event in events.Scalars(tag)}
+        for tag in events.Tags()["scalars"]
+        if tag.startswith(_PREFIX)
+    }
 
 
 def _means(epochs: Mapping[int, Sequence[float]]) -> Curve:

@@ -1,4 +1,4 @@
-"""From a configuration to what it stands for: the only such place."""
+"""Build data, network, method and learner from a configuration."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ Normalisation = tuple[Channels, Channels]
 
 
 def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scenario:
-    """Read the data, and divide its classes into tasks."""
+    """Load the data and divide its classes into tasks."""
     scenario = config.scenario
     return Scenario.of(
         make_dataset(config, on_progress),
@@ -36,7 +36,7 @@ def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scen
 
 
 def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
-    """Read the data."""
+    """Load the data."""
     data = config.data
     options = SourceOptions(
         data_dir=data.dir,
@@ -51,18 +51,18 @@ def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) ->
 
 
 def fewer(dataset: Dataset, per_class: int) -> Dataset:
-    """The data set with the first ``per_class`` training images of each class."""
+    """Keep the first ``per_class`` training images of each class."""
     return dataclasses.replace(dataset, train=first_of_each(dataset.train, per_class))
 
 
 def make_engine(config: CommonConfig) -> Engine:
-    """Where it is computed."""
+    """Set up device, precision and ranks."""
     engine = config.engine
     return Engine(engine.accelerator, engine.devices, engine.precision)
 
 
 def make_learner(config: Config, normalisation: Normalisation, engine: Engine) -> Learner:
-    """A learner that has learned nothing yet; its weights are drawn from the seed."""
+    """Make an untrained learner; its weights are drawn from the seed."""
     backbone = draw_backbone(config.network, config.seed)
     method = config.method.make(config.schedules())
     quota = Quota(config.memory.per_class, config.memory.total)
@@ -71,7 +71,7 @@ def make_learner(config: Config, normalisation: Normalisation, engine: Engine) -
 
 
 def draw_backbone(network: str, seed: int) -> Backbone:
-    """A network by name; weights that aren't pretrained are drawn from the seed."""
+    """Make a network by name; weights that aren't pretrained are drawn from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seeds(seed).number("init"))
         return make_backbone(network)
@@ -80,7 +80,7 @@ def draw_backbone(network: str, seed: int) -> Backbone:
 def make_settings(
     config: CommonConfig, normalisation: Normalisation, backbone: Backbone, engine: Engine
 ) -> Settings:
-    """What a learner needs besides network and method."""
+    """Make what a learner needs besides network and method."""
     mean, std = own_statistics(backbone) or normalisation
     augment = Augment(
         mean,

@@ -1,4 +1,4 @@
-"""What a run has learned, from its folder."""
+"""Load what a run has learned from its folder."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ from densekd.training.learner import Learner
 
 
 class LoadedRun(NamedTuple):
-    """A run as far as it was learned: ``learner`` knows the first ``len(learner.sizes)`` tasks."""
+    """A run; its learner has learned the first ``len(learner.sizes)`` tasks."""
 
     config: Config
     scenario: Scenario
@@ -22,13 +22,10 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(folder: Path, on_progress: OnProgress | None = None) -> LoadedRun:
-    """Read a run's settings, its data, and the learner as it was saved last.
+    """Load a run's settings, its data and its newest learner, on one device.
 
-    One process looks at it, whatever number it was trained by.
-
-    Args:
-        folder: as `densekd.runs.run.run` makes it.
-        on_progress: called as data are read.
+    Raises:
+        ValueError: if the folder is not that of a run, or no task was learned yet.
     """
     config = read_config(folder)
     engine = dataclasses.replace(config.engine, devices=1)
@@ -44,14 +41,14 @@ def load_run(folder: Path, on_progress: OnProgress | None = None) -> LoadedRun:
 
 
 def read_config(folder: Path) -> Config:
-    """The settings of the run in a folder."""
+    """Read the settings of the run in a folder."""
     if not (folder / "config.toml").is_file():
-        raise ValueError(f"{folder} is no folder of a run, as `densekd run` makes them.")
+        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
     return resolve(read_toml(folder / "config.toml"))
 
 
 def restore(learner: Learner, learned: Checkpoints) -> State | None:
-    """Make a new learner what a run saved last; gives all that was saved, None if nothing was."""
+    """Load the newest checkpoint into a learner and return it; None if there is none."""
     state = learned.newest()
     if state is not None:
         learner.load_state(State(state.facts["learner"], state.tensors))

@@ -1,11 +1,12 @@
-"""What is written down of a run, step by step and at its end."""
+"""The record of a run: accuracies after each task, and how they were computed."""
 
 import functools
+import json
 import math
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 import densekd
 from densekd.data.scenario import Task
+from densekd.files import write_json
 from densekd.metrics import (
     Matrix,
     StepMetrics,
@@ -24,6 +26,7 @@ from densekd.metrics import (
     forgetting,
     step_metrics,
 )
+from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation
 from densekd.training.learner import Learned, Learner
 
@@ -32,12 +35,12 @@ _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What is known after a task was learned and tested.
+    """The results after a task.
 
-    Accuracies are shares from 0 to 1 of test images, with the best of all classes seen by the
-    method's own predictor; see `densekd.metrics.StepMetrics`. ``head_accuracy`` and
-    ``nme_accuracy`` are those of all seen classes by the classifier and by the nearest mean of
-    exemplars; ``notes`` are what the method's terms recorded.
+    Accuracies go from 0 to 1 and are measured with the method's own predictor; see
+    `densekd.metrics.StepMetrics`. ``head_accuracy`` and ``nme_accuracy`` are those on all classes
+    seen by the classifier and by the nearest mean of exemplars; ``notes`` are numbers that the
+    method's loss terms recorded.
     """
 
     number: int
@@ -58,7 +61,7 @@ class StepRecord:
     def of(
         cls, task: Task, evaluation: Evaluation, learner: Learner, learned: Learned
     ) -> "StepRecord":
-        """The record of a task that ``learner`` has just learned."""
+        """Make the record of a task that ``learner`` has just learned."""
         nearest = evaluation.nearest_mean
         return cls(
             task.number,
@@ -73,7 +76,7 @@ class StepRecord:
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> "StepRecord":
-        """The record that became ``facts`` in JSON, which has no NaN and no tuples."""
+        """Restore a record from JSON, which has null for NaN and lists for tuples."""
         known: dict[str, Any] = {k: math.nan if v is None else v for k, v in facts.items()}
         tasks = tuple(math.nan if value is None else value for value in facts["task_accuracies"])
         known |= {"nme_accuracy": facts["nme_accuracy"], "task_accuracies": tasks}
@@ -81,7 +84,7 @@ class StepRecord:
 
     @property
     def metrics(self) -> StepMetrics:
-        """Its accuracies alone."""
+        """The accuracies alone."""
         return StepMetrics(**{name: getattr(self, name) for name in _METRICS})
 
 
@@ -89,7 +92,7 @@ _METRICS = tuple(StepMetrics.__dataclass_fields__)
 
 
 def result_of(records: Sequence[StepRecord], last: Matrix) -> dict[str, Any]:
-    """What a run reached, for ``result.json``; ``last`` is its last confusion matrix."""
+    """Summarise a run for ``result.json``; ``last`` is its last confusion matrix."""
     steps = [record.metrics for record in records]
     nearest = [record.nme_accuracy for record in records if record.nme_accuracy is not None]
     complete = len(nearest) == len(records)
@@ -103,20 +106,53 @@ def result_of(records: Sequence[StepRecord], last: Matrix) -> dict[str, Any]:
     }
 
 
+def store_result(
+    folder: Path, reached: Mapping[str, Any], settings: Mapping[str, Any], engine: Engine
+) -> dict[str, Any]:
+    """Write ``result.json``: what was reached, with settings, versions and machine.
+
+    Returns:
+        The result as it is read later, with null for NaN.
+    """
+    result = {
+        **reached,
+        "config": settings,
+        "precision": engine.precision,
+        "engine": engine.describe(),
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(engine.device),
+        "folder": str(folder),
+    }
+    if engine.first:
+        write_json(folder / "result.json", result)
+    engine.broadcast(True)  # other ranks wait until the file is there
+    return read_result(folder) or result
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Read a folder's ``result.json``; None if it is missing or damaged."""
+    try:
+        result: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return result
+
+
 def versions() -> dict[str, str]:
-    """What a run was computed with."""
+    """The versions of Python and of the packages that numbers depend on."""
     ours = {"densekd": densekd.__version__, "python": platform.python_version()}
     return {**ours, **{package: version(package) for package in _PACKAGES}}
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the source, with a ``+`` if it was changed since; None if it is installed.
+    """The commit of the source, with ``+`` if the source was changed; None if installed.
 
-    Asked once, for what runs is what was there when the process began.
+    Cached, because a process runs the code that it imported, not what is edited later.
     """
     source = Path(__file__)
-    # Tracked: an environment may lie in a checkout that is none of ours.
+    # An installed package may lie inside a checkout of something else, which doesn't track it.
     if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
         return None
     head = _git(source.parent, "rev-parse", "HEAD")
@@ -126,11 +162,7 @@ def commit() -> str | None:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What a run was computed on; None is what can't be told.
-
-    Returns:
-        ``processor`` and ``accelerator`` by name, ``cores`` and ``memory``, in bytes, of all.
-    """
+    """Describe the machine: processor, cores, memory in bytes, accelerator; None if unknown."""
     cuda = device.type == "cuda"
     other = None if device.type == "cpu" else device.type
     return {
@@ -142,7 +174,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails, or isn't there."""
+    """The output of git; None if it fails or isn't installed."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

@@ -1,27 +1,34 @@
-"""Events for TensorBoard, to callback a run; what counts is stored elsewhere."""
+"""Events for TensorBoard, if it is installed."""
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from densekd.methods.method import Method
+from densekd.runs.epochs import epoch_step
+from densekd.runs.observer import RunObserver
+from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-    from densekd.runs.record import StepRecord
+
+def tensorboard_installed() -> bool:
+    """Whether events can be written."""
+    return find_spec("tensorboard") is not None
 
 
-class TensorBoardWriter:
-    """Two curves' worth of events: ``epochs``, over all tasks' epochs, and ``tasks``, over classes.
+class TensorBoardWriter(RunObserver):
+    """Writes losses by epoch to ``epochs`` and accuracies by classes seen to ``tasks``.
 
-    A run that is resumed hides the events that it is about to repeat.
+    A resumed run hides the events that it repeats.
 
     Args:
-        folder: where the events go; it is made when there are some.
-        method: tells how many epochs the tasks before have, whether or not they were trained here.
+        folder: where the events go; made with the first event.
+        method: says how many epochs each task has.
     """
 
     def __init__(self, folder: Path, method: Method) -> None:
@@ -30,14 +37,14 @@ class TensorBoardWriter:
         self._writers: dict[str, SummaryWriter] = {}
 
     def report(self, report: TrainingProgress) -> None:
-        """Write the losses, the learning rate and the speed at the end of an epoch."""
+        """Write losses, learning rate and speed at the end of an epoch."""
         if not report.ends_epoch:
             return
         values = {f"loss/{slot}": loss for slot, loss in report.losses.items()}
         values |= {"lr": report.lr, "images_per_second": report.images_per_second}
-        self._write("epochs", values, self._epochs_before(report) + report.epoch + 1)
+        self._write("epochs", values, epoch_step(self.method, report))
 
-    def evaluated(self, record: "StepRecord") -> None:
+    def evaluated(self, record: StepRecord) -> None:
         """Write the accuracies after a task, by the number of classes seen."""
         values = {
             "accuracy/all": record.accuracy,
@@ -52,28 +59,18 @@ class TensorBoardWriter:
         self._write("tasks", known, record.classes_seen)
 
     def close(self) -> None:
-        """Close the files; more events would go into new ones."""
+        """Close the files; later events would go into new ones."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
 
-    def _epochs_before(self, report: TrainingProgress) -> int:
-        """The epochs of all phases before this one, over all tasks."""
-        base, increment = self.method.base, self.method.increment
-        phases = list(increment if report.task else base)
-        done = phases[: [phase.name for phase in phases].index(report.phase)]
-        if report.task:
-            done += [*base, *increment * (report.task - 1)]
-        return sum(phase.schedule.epochs for phase in done)
-
     def _write(self, name: str, values: Mapping[str, float], step: int) -> None:
         if name not in self._writers:
-            # Imported when used, for it takes a while.
-            from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
 
             self._writers[name] = SummaryWriter(str(self.folder / name), purge_step=step)
         writer = self._writers[name]
         for tag, value in values.items():
             writer.add_scalar(tag, value, step)
-        # What is checkpointed is not repeated, so it must not wait in memory.
+        # A resumed run doesn't repeat what was checkpointed, so events must not stay in memory.
         writer.flush()

@@ -10,8 +10,9 @@ from densekd.config.schema import Config, resolve
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress
-from densekd.runs.record import StepRecord
-from densekd.runs.run import RunObserver, read_result, run
+from densekd.runs.observer import RunObserver
+from densekd.runs.record import StepRecord, read_result
+from densekd.runs.run import run
 from densekd.sweeps.jobs import SweepJob
 from densekd.training.callbacks import Stopped, TrainingProgress
 

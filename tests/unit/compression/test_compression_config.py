@@ -66,9 +66,9 @@ def test_digits_take_a_tenth_of_the_epochs() -> None:
 @pytest.mark.parametrize(("epochs", "student", "teacher"), [("24", 24, 12), ("10%", 24, 12)])
 def test_epochs_shorten_both(epochs: str, student: int, teacher: int) -> None:
     given = ["data.source=cifar100", "training.teacher.epochs=120"]
-    lessons = made(*given, f"epochs={epochs}").lessons()
-    assert (lessons.student.epochs, lessons.teacher.epochs) == (student, teacher)
-    assert lessons.student.milestones == (15, 18, 21)
+    schedules = made(*given, f"epochs={epochs}").schedules()
+    assert (schedules.student.epochs, schedules.teacher.epochs) == (student, teacher)
+    assert schedules.student.milestones == (15, 18, 21)
 
 
 def test_another_decay_does_away_with_the_usual_milestones() -> None:

@@ -4,8 +4,9 @@ import pytest
 
 from densekd.config.schema import resolve
 from densekd.runs.load_run import load_run, read_config
+from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.runs.run import RunObserver, run, run_folder
+from densekd.runs.run import run, run_folder
 from densekd.training.callbacks import Stopped
 from densekd.training.evaluate import evaluate
 
@@ -58,10 +59,10 @@ def test_an_unfinished_run_is_there_as_far_as_it_went(tmp_path: Path) -> None:
 
 def test_a_run_that_learned_nothing(tmp_path: Path) -> None:
     folder = stopped(tmp_path, tasks=0)
-    with pytest.raises(ValueError, match="has learned no task yet; repeat its `densekd run` first"):
+    with pytest.raises(ValueError, match=r"no task yet.*`densekd run`"):
         load_run(folder)
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no folder of a run, as `densekd run` makes them"):
+    with pytest.raises(ValueError, match=r"not the folder of a run.*`densekd run`"):
         read_config(tmp_path)

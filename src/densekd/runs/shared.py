@@ -1,0 +1,85 @@
+"""Trained networks that runs share: bases of runs, and teachers of compressions."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from densekd.config.settings_tree import digest
+from densekd.data.dataset import Split, fingerprint
+from densekd.files import to_json, write_json
+from densekd.runs.locks import wait
+from densekd.runs.observer import RunObserver
+from densekd.runs.record import versions
+from densekd.training.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+_FILE = "trained.json"
+
+
+@dataclass(frozen=True)
+class SharedTraining:
+    """The folder of a network that is trained once for all runs that agree in ``facts``."""
+
+    folder: Path
+    facts: Mapping[str, Any]
+    engine: Engine
+
+    @classmethod
+    def of(
+        cls, parent: Path, settings: Mapping[str, Any], train: Split, engine: Engine
+    ) -> "SharedTraining":
+        """Name the folder by a hash of all that the trained network depends on."""
+        facts = {
+            "settings": settings,
+            "versions": versions(),
+            "engine": engine.describe(),
+            "images": fingerprint(train),
+        }
+        return cls(parent / digest(facts), facts, engine)
+
+    @property
+    def trained(self) -> bool:
+        """Whether training was finished."""
+        return (self.folder / _FILE).exists()
+
+    @contextmanager
+    def locked(self, what: str, observer: RunObserver) -> Iterator[Path]:
+        """Give the folder to train in, or to load from, after waiting for other processes.
+
+        When the block ends without an error, the network counts as trained.
+
+        Args:
+            what: a word for the network, such as base.
+            observer: is told about waiting, and can stop it.
+        """
+        folder, engine = self.folder, self.engine
+        with wait(folder, engine, observer.stop, lambda: observer.shared_base(waiting=True)):
+            if not self.trained and engine.first:
+                self._explain_training_again(what)
+            yield folder
+            if not self.trained and engine.first:
+                write_json(folder / _FILE, self.facts)
+
+    def _explain_training_again(self, what: str) -> None:
+        """Say so if only the number of threads, the precision or the like is different."""
+        mine = json.loads(to_json(self.facts))
+        for file in sorted(self.folder.parent.glob(f"*/{_FILE}")):
+            try:
+                other = json.loads(file.read_bytes())
+            except (OSError, ValueError):
+                continue
+            if {**other, "engine": None} == {**mine, "engine": None}:
+                pairs = [(k, other["engine"].get(k), v) for k, v in mine["engine"].items()]
+                theirs = ", ".join(f"{k} = {old}" for k, old, new in pairs if old != new)
+                ours = ", ".join(f"{k} = {new}" for k, old, new in pairs if old != new)
+                logger.warning(
+                    "A %s for these settings exists, but it was trained with %s; "
+                    "training it again with %s.",
+                    *(what, theirs, ours),
+                )
+                return

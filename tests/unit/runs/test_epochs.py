@@ -1,0 +1,78 @@
+"""The losses of each epoch in a file."""
+
+import json
+from pathlib import Path
+
+from densekd.methods.method import Method, Phase, Schedule
+from densekd.runs.epochs import EPOCHS_FILE, EpochLog, read_epochs
+from densekd.training.callbacks import TrainingProgress
+
+METHOD = Method(
+    "two-phased",
+    "linear",
+    {},
+    base=(Phase("train", Schedule(epochs=4)),),
+    increment=(Phase("train", Schedule(epochs=3)), Phase("balance", Schedule(epochs=2))),
+)
+
+
+def report(
+    task: int, phase: str, epoch: int, batch: int = 7, loss: float = 0.5
+) -> TrainingProgress:
+    return TrainingProgress(task, phase, epoch, 9, batch, 7, 0.1, 123.0, {"new": loss, "kd": 1.0})
+
+
+def test_each_epoch_is_a_line_at_its_end(tmp_path: Path) -> None:
+    log = EpochLog(METHOD, tmp_path / "run", tmp_path / "base")
+    log.report(report(0, "train", 0, batch=3))
+    assert not (tmp_path / "run").exists()
+    log.report(report(0, "train", 0))
+    log.report(report(0, "train", 3))
+    log.report(report(1, "train", 0))
+    log.report(report(1, "balance", 1))
+    log.report(report(2, "train", 2))
+    log.report(report(3, "balance", 0))
+    lines = (tmp_path / "run" / EPOCHS_FILE).read_text().splitlines()
+    assert json.loads(lines[3]) == {
+        "task": 1,
+        "phase": "balance",
+        "epoch": 2,
+        "step": 9,
+        "lr": 0.1,
+        "images_per_second": 123.0,
+        "losses": {"new": 0.5, "kd": 1.0},
+    }
+    epochs = read_epochs(tmp_path / "run")
+    assert [entry["step"] for entry in epochs] == [1, 4, 5, 9, 12, 18]
+    assert epochs == [json.loads(line) for line in lines] == read_epochs(tmp_path / "base")
+
+
+def test_a_torn_line_is_lost_and_a_repeated_epoch_counts_once(tmp_path: Path) -> None:
+    file = tmp_path / EPOCHS_FILE
+    log = EpochLog(METHOD, tmp_path)
+    for epoch in range(3):
+        log.report(report(0, "train", epoch, loss=1.0))
+    file.write_bytes(file.read_bytes()[:-9])
+    assert [entry["epoch"] for entry in read_epochs(tmp_path)] == [1, 2]
+    resumed = EpochLog(METHOD, tmp_path)
+    for epoch in range(1, 4):
+        resumed.report(report(0, "train", epoch, loss=2.0))
+    found = read_epochs(tmp_path)
+    assert [entry["epoch"] for entry in found] == [1, 2, 3, 4]
+    assert [entry["losses"]["new"] for entry in found] == [1.0, 2.0, 2.0, 2.0]
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    EpochLog(None, tmp_path).report(report(1, "train", 0, loss=float("nan")))
+    (entry,) = read_epochs(tmp_path)
+    assert entry["losses"] == {"new": None, "kd": 1.0}
+    assert entry["step"] == 1
+
+
+def test_epochs_of_earlier_compressions_are_read_too(tmp_path: Path) -> None:
+    assert read_epochs(tmp_path) == []
+    earlier = {"epoch": 1, "loss": 3.0, "losses": {"labels": 3.0}}
+    (tmp_path / "epochs.json").write_text(json.dumps({"0": earlier}))
+    EpochLog(None, tmp_path).report(report(1, "train", 1))
+    assert [entry["epoch"] for entry in read_epochs(tmp_path)] == [1, 2]
+    assert read_epochs(tmp_path)[0] == earlier
