@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule
 from densekd.report.events import read_losses
 from densekd.runs.epochs import EpochLog
 from densekd.training.callbacks import TrainingProgress

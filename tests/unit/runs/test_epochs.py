@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from densekd.methods.method import Method, Phase, Schedule
+from densekd.methods.method import Method, Phase
+from densekd.methods.schedule import Schedule
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog, read_epochs
 from densekd.training.callbacks import TrainingProgress
 
