@@ -1,7 +1,12 @@
-"""Argument checks that several modules share."""
+"""Argument checks and error messages that several modules share."""
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise a ValueError that lists the ``choices`` unless ``value`` is one of them."""
     if value not in choices:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message without the full stop, or the error's type."""
+    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches, on the device where the images are."""
+"""Augmentation of whole batches, on the images' device."""
 
 import copy
 from typing import Literal, NamedTuple
@@ -14,31 +14,31 @@ Strength = Literal["usual", "heavy"]
 
 
 class Draws(NamedTuple):
-    """What is random about the augmentation of n images."""
+    """The random numbers for the augmentation of n images."""
 
     corners: Tensor  # int64 [n, 2], the upper left corner of the crop in the padded image
     flipped: Tensor  # bool [n]
     brightness: Tensor  # float [n], the factor of the pixels
-    heavy: Tensor  # float [n, k], uniform numbers for what is heavy; k is 0 where nothing is
+    heavy: Tensor  # float [n, k], uniform numbers for heavy augmentation; k is 0 without it
 
     def take(self, index: Tensor | slice) -> "Draws":
-        """The draws for some of the images."""
+        """Return the draws for some of the images."""
         return Draws(*(part[index] for part in self))
 
     def to(self, device: torch.device) -> "Draws":
-        """The draws on another device, without waiting for it."""
+        """Copy the draws to another device without waiting for it."""
         return Draws(*(part.to(device, non_blocking=True) for part in self))
 
 
 class Augment(nn.Module):
-    """Random crops of padded images, flips, brightness; then normalisation.
+    """Random crops of padded images, flips and brightness, then normalisation.
 
     Args:
-        mean: of each channel, pixels counting from 0 to 1.
+        mean: of each channel, for pixels from 0 to 1.
         std: of each channel.
-        padding: how many black pixels to put around an image before cropping it.
-        flip: mirror every second image, on average.
-        brightness: multiply each image by up to this much more or less, 0 for none.
+        padding: the black border added to an image before cropping it, in pixels.
+        flip: mirror half of the images.
+        brightness: multiply each image by a factor from 1 minus this to 1 plus this.
     """
 
     heavy = False
@@ -67,21 +67,21 @@ class Augment(nn.Module):
         self.register_buffer("shift", -torch.tensor(mean).view(3, 1, 1) / deviation)
 
     def draw(self, n: int, generator: torch.Generator) -> Draws:
-        """Draw the augmentation of n images, on the generator's device."""
+        """Draw the random numbers for n images, on the generator's device."""
         device = generator.device
         corners = torch.randint(2 * self.padding + 1, (n, 2), generator=generator, device=device)
         uniform = torch.rand(n, 2, generator=generator, device=device)
         flipped = (uniform[:, 0] < 0.5) & self.flip
         brightness = 1 + self.brightness * (2 * uniform[:, 1] - 1)
-        # Drawn last, so that the rest is the same with them and without.
+        # Drawn last, so that heavy augmentation doesn't change the other draws.
         numbers = autoaugment.NUMBERS + 2 if self.heavy else 0
         heavy = torch.rand(n, numbers, generator=generator, device=device)
         return Draws(corners, flipped, brightness, heavy)
 
     def forward(self, pixels: Tensor, draws: Draws) -> Tensor:
-        """Augmented, normalised images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
+        """Augment and normalise images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
         if self.heavy:
-            pixels = _with_hole(pixels, draws.heavy[:, autoaugment.NUMBERS :])
+            pixels = _cutout(pixels, draws.heavy[:, autoaugment.NUMBERS :])
         if self.padding or self.flip:
             pixels = self._crop_and_flip(pixels, draws)
         if self.heavy:
@@ -92,20 +92,19 @@ class Augment(nn.Module):
         return self.normalise(bright.clamp_(max=255))
 
     def decoded(self, pixels: Tensor, draws: Draws) -> Tensor:
-        """The same of images that were cropped and flipped as they were decoded."""
+        """Do the same for images that were cropped and flipped when they were decoded."""
         if self.heavy:
-            pixels = _with_hole(pixels, draws.heavy[:, autoaugment.NUMBERS :])
+            pixels = _cutout(pixels, draws.heavy[:, autoaugment.NUMBERS :])
             pixels = autoaugment.distorted(pixels, draws.heavy)
         return self.normalise(pixels)
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
-        """The same augmentation with more to it, as a phase may want.
+        """Return a copy of other strength, or with mixup.
 
         Args:
-            strength: ``heavy`` is CCIL's: a black hole of half an image's side, crops of images
-                that are mirrored at their borders instead of padded, and AutoAugment.
-            mixup: alpha; each batch is blended with itself in another order by a share from
-                Beta(alpha, alpha), see `densekd.data.batches.blended`. 0 for none.
+            strength: ``heavy`` is CCIL's: cutout of half an image's side, borders mirrored instead
+                of black, and AutoAugment.
+            mixup: alpha of `densekd.data.batches.blended`; 0 for none.
         """
         if mixup < 0:
             raise ValueError(f"mixup must be at least 0, not {mixup}.")
@@ -114,12 +113,12 @@ class Augment(nn.Module):
         return other
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Normalised images: ``[B, 3, H, W]``, 0 to 255, to float of the same shape."""
+        """Normalise images ``[B, 3, H, W]`` from 0 to 255 to float of the same shape."""
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
         return torch.addcmul(shift, pixels.to(scale.dtype), scale)
 
     def _crop_and_flip(self, pixels: Tensor, draws: Draws) -> Tensor:
-        # One gather of single pixels in the padded plane does both, faster than slicing.
+        # One gather of single pixels from the padded image does both, faster than slicing.
         batch, channels, height, width = pixels.shape
         padded = self._padded(pixels).flatten(2)
         row = torch.arange(height, device=pixels.device)
@@ -134,19 +133,19 @@ class Augment(nn.Module):
     def _padded(self, pixels: Tensor) -> Tensor:
         if not self.heavy:
             return pad(pixels, (self.padding,) * 4)
-        # torch mirrors no bytes.
+        # torch's reflection padding doesn't take uint8.
         rows, columns = (_mirrored(side, self.padding, pixels.device) for side in pixels.shape[2:])
         return pixels[:, :, rows][:, :, :, columns]
 
 
 def _mirrored(side: int, padding: int, device: torch.device) -> Tensor:
-    """Indices of a side that goes on beyond its ends as a mirror shows it."""
+    """Return the indices of a side that is padded by mirroring it at its ends."""
     index = torch.arange(-padding, side + padding, device=device).abs()
     return (side - 1 - (side - 1 - index).abs()).clamp(min=0)
 
 
-def _with_hole(pixels: Tensor, centre: Tensor) -> Tensor:
-    """Cutout: a black square of half a side, about a point ``[B, 2]``, from 0 to below 1."""
+def _cutout(pixels: Tensor, centre: Tensor) -> Tensor:
+    """Blacken a square of half a side around a point ``[B, 2]``, from 0 to below 1."""
     near = []
     for axis, side in enumerate(pixels.shape[2:]):
         offset = torch.arange(side, device=pixels.device) - (centre[:, axis, None] * side).long()

@@ -1,4 +1,4 @@
-"""AutoAugment's policy for CIFAR-10, on whole batches: two operations for each image."""
+"""AutoAugment's policy for CIFAR-10 on whole batches: two operations for each image."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample
 
-# What an operation is called, how probable it is, and how strong, from 0 to 9.
+# The name, probability and strength (0 to 9) of an operation.
 _Operation = tuple[str, float, int]
 _Row = tuple[Tensor | float, Tensor | float, Tensor | float]
 
@@ -39,17 +39,17 @@ _POLICY: tuple[tuple[_Operation, _Operation], ...] = (
     (("equalize", 0.8, 8), ("invert", 0.1, 3)),
     (("translate_y", 0.7, 9), ("autocontrast", 0.9, 1)),
 )
-NUMBERS = 5  # that are drawn for each image
-_GREY = 128.0  # where an image was moved away
+NUMBERS = 5  # drawn for each image
+_GREY = 128.0  # fills the parts that an image was moved away from
 
 
 def distorted(pixels: Tensor, numbers: Tensor) -> Tensor:
-    """Each image by one of 25 pairs of operations, each of which is left out at times.
+    """Apply one of 25 pairs of operations to each image, each operation with its probability.
 
     Args:
         pixels: ``[B, 3, H, W]``, from 0 to 255.
-        numbers: ``[B, NUMBERS]``, uniform from 0 to below 1: which pair; and of each of the two
-            whether it is applied, and in which of two directions.
+        numbers: ``[B, NUMBERS]``, uniform in [0, 1): which pair; then, for each of its operations,
+            whether to apply it and in which of two directions.
 
     Returns:
         float of the same shape, from 0 to 255.
@@ -71,7 +71,7 @@ def distorted(pixels: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _moved(pixels: Tensor, x: _Row, y: _Row) -> Tensor:
-    """Each pixel of the result from where the rows of a matrix say, both sides being 2 long."""
+    """Apply an affine map, given by its rows, in coordinates from -1 to 1."""
     matrix = pixels.new_zeros(len(pixels), 2, 3)
     for row, values in enumerate((x, y)):
         for column, value in enumerate(values):
@@ -80,30 +80,18 @@ def _moved(pixels: Tensor, x: _Row, y: _Row) -> Tensor:
     return grid_sample(pixels - _GREY, grid, align_corners=False) + _GREY
 
 
-def _shear_y(pixels: Tensor, level: Tensor) -> Tensor:
-    return _moved(pixels, (1, 0, 0), (0.3 * level / _tall(pixels), 1, 0))
-
-
-def _translate_x(pixels: Tensor, level: Tensor) -> Tensor:
-    return _moved(pixels, (1, 0, 2 * 150 / 331 * level), (0, 1, 0))
-
-
-def _translate_y(pixels: Tensor, level: Tensor) -> Tensor:
-    return _moved(pixels, (1, 0, 0), (0, 1, 2 * 150 / 331 * level))
-
-
 def _rotate(pixels: Tensor, level: Tensor) -> Tensor:
-    angle, tall = level * math.radians(30), _tall(pixels)
+    angle, aspect = level * math.radians(30), _aspect(pixels)
     sin, cos = angle.sin(), angle.cos()
-    return _moved(pixels, (cos, -sin * tall, 0), (sin / tall, cos, 0))
+    return _moved(pixels, (cos, -sin * aspect, 0), (sin / aspect, cos, 0))
 
 
-def _tall(pixels: Tensor) -> float:
+def _aspect(pixels: Tensor) -> float:
     return pixels.shape[2] / pixels.shape[3]
 
 
 def _blend(pixels: Tensor, other: Tensor, level: Tensor) -> Tensor:
-    """Nearer to another image, or further from it."""
+    """Move the pixels towards another image, or away from it."""
     factor = (1 + 0.9 * level).view(-1, 1, 1, 1)
     return (other + factor * (pixels - other)).clamp(0, 255)
 
@@ -113,22 +101,10 @@ def _grey(pixels: Tensor) -> Tensor:
     return (pixels * weights).sum(1, keepdim=True)
 
 
-def _brightness(pixels: Tensor, level: Tensor) -> Tensor:
-    return _blend(pixels, pixels.new_zeros(()), level)
-
-
-def _colour(pixels: Tensor, level: Tensor) -> Tensor:
-    return _blend(pixels, _grey(pixels), level)
-
-
-def _contrast(pixels: Tensor, level: Tensor) -> Tensor:
-    return _blend(pixels, _grey(pixels).mean((2, 3), keepdim=True), level)
-
-
 def _sharpness(pixels: Tensor, level: Tensor) -> Tensor:
     kernel = pixels.new_ones(3, 1, 3, 3)
     kernel[:, :, 1, 1] = 5
-    smooth = pixels.clone()  # the border has no neighbours, and stays
+    smooth = pixels.clone()  # the border stays
     smooth[:, :, 1:-1, 1:-1] = conv2d(pixels, kernel / 13, groups=3)
     return _blend(pixels, smooth, level)
 
@@ -143,17 +119,13 @@ def _solarize(pixels: Tensor, level: Tensor) -> Tensor:
     return torch.where(pixels < threshold, pixels, 255 - pixels)
 
 
-def _invert(pixels: Tensor, level: Tensor) -> Tensor:
-    return 255 - pixels
-
-
 def _autocontrast(pixels: Tensor, level: Tensor) -> Tensor:
     low, high = pixels.amin((2, 3), keepdim=True), pixels.amax((2, 3), keepdim=True)
     return torch.where(high > low, (pixels - low) * (255 / (high - low).clamp(min=1e-6)), pixels)
 
 
 def _equalize(pixels: Tensor, level: Tensor) -> Tensor:
-    """Pillow's: all levels of a channel become equally frequent, as nearly as may be."""
+    """Equalise the histogram of each channel, as Pillow does."""
     levels = pixels.long().flatten(2)
     counts = levels.new_zeros(*levels.shape[:2], 256)
     counts.scatter_add_(2, levels, torch.ones_like(levels))
@@ -164,19 +136,19 @@ def _equalize(pixels: Tensor, level: Tensor) -> Tensor:
     return torch.where(step > 0, table.gather(2, levels), levels).view_as(pixels).to(pixels.dtype)
 
 
-# By a level from -1 to 1; where there is no direction its sign has no meaning.
+# They take a level from -1 to 1, whose sign is ignored if an operation has no direction.
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_y": lambda x, level: _moved(x, (1, 0, 0), (0.3 * level / _aspect(x), 1, 0)),
+    "translate_x": lambda x, level: _moved(x, (1, 0, 2 * 150 / 331 * level), (0, 1, 0)),
+    "translate_y": lambda x, level: _moved(x, (1, 0, 0), (0, 1, 2 * 150 / 331 * level)),
     "rotate": _rotate,
-    "brightness": _brightness,
-    "colour": _colour,
-    "contrast": _contrast,
+    "brightness": lambda x, level: _blend(x, x.new_zeros(()), level),
+    "colour": lambda x, level: _blend(x, _grey(x), level),
+    "contrast": lambda x, level: _blend(x, _grey(x).mean((2, 3), keepdim=True), level),
     "sharpness": _sharpness,
     "posterize": _posterize,
     "solarize": _solarize,
-    "invert": _invert,
+    "invert": lambda x, _: 255 - x,
     "autocontrast": _autocontrast,
     "equalize": _equalize,
 }

@@ -1,4 +1,4 @@
-"""Batches of images: shuffled, augmented, the same for the same seed, in shares for many ranks."""
+"""Batches of images: shuffled, augmented, reproducible by seed, and divided among ranks."""
 
 import itertools
 import math
@@ -18,10 +18,10 @@ from densekd.seeds import Seeds
 
 
 class Blend(NamedTuple):
-    """What was mixed into the images of a batch."""
+    """The images that mixup added to a batch."""
 
-    labels: Tensor  # int64 [B], of the images that were mixed in
-    share: float  # what is left of the images themselves, from 0 to 1
+    labels: Tensor  # int64 [B], of the added images
+    share: float  # the weight of the batch's own images, from 0 to 1
 
 
 class Batch(NamedTuple):
@@ -34,7 +34,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class RankShare:
-    """Which part of each batch this process takes: ``rank`` of ``world``."""
+    """The part of each batch for this process: ``rank`` of ``world``."""
 
     rank: int = 0
     world: int = 1
@@ -44,25 +44,24 @@ class RankShare:
             raise ValueError(f"There is no rank {self.rank} among {self.world} processes.")
 
     def of(self, positions: Tensor) -> Tensor:
-        """This process's part of a batch; the parts of all ranks make up the batch."""
+        """Return this process's part of a batch."""
         return positions.tensor_split(self.world)[self.rank]
 
 
 class Batches:
-    """A split of a data set, batch by batch, in an order that depends on seed and epoch.
+    """The batches of a split, in an order that depends on seed and epoch alone.
 
-    Nothing is carried from one epoch to the next, so training can be resumed at any epoch. An
-    epoch has ``ceil(n / size)`` batches of nearly equal size: no tiny last batch, whose statistics
-    would upset batch normalisation.
+    So training can resume at any epoch. An epoch has ``ceil(n / size)`` batches of nearly equal
+    size: a tiny last batch would disturb batch normalisation.
 
     Args:
-        data: images and labels; images in memory are kept on the device of ``augment``.
-        size: the most images in a batch, over all ranks (more only where a rank would get none).
-        augment: how images are augmented and normalised. Images in files are cropped to a
-            random part and flipped as they are decoded, and only normalised by it.
-        seeds: where order and augmentation come from, at a place of their own.
+        data: images and labels; images in memory are moved to the device of ``augment``.
+        size: the most images in a batch over all ranks (more only if a rank would get none).
+        augment: augments and normalises images. Images in files are cropped and flipped at random
+            when they are decoded, and ``augment`` does the rest.
+        seeds: draw the order and the augmentation.
         share: this process's part of each batch.
-        workers: processes that decode files; images in memory need none.
+        workers: processes that decode files; not used for images in memory.
     """
 
     def __init__(
@@ -89,10 +88,7 @@ class Batches:
         return min(math.ceil(images / self._size), images // self._share.world)
 
     def epoch(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
-        """All images once, in the order of epoch ``number``; of each batch this rank's share.
-
-        The first ``skip`` batches are left out, to go on where an epoch was left.
-        """
+        """Yield this rank's share of each batch of epoch ``number``, without the first ``skip``."""
         seeds = self._seeds.at(*number)
         order = torch.randperm(len(self._reader.labels), generator=seeds.generator("batches"))
         parts = torch.arange(len(order)).tensor_split(len(self))
@@ -102,7 +98,7 @@ class Batches:
         return blended(batches, alpha, seeds.at("mixup"), skip) if alpha else batches
 
     def endless(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
-        """Epoch after epoch, each in an order of its own: what is paired with epoch ``number``."""
+        """Yield batches without end, epoch after epoch, to be paired with epoch ``number``."""
         whole, part = divmod(skip, len(self))
         yield from self.epoch(*number, whole, skip=part)
         for k in itertools.count(whole + 1):
@@ -112,25 +108,21 @@ class Batches:
 def pairs(
     new: Batches, exemplars: Batches, *number: int | str, skip: int = 0
 ) -> Iterator[tuple[Batch, Batch]]:
-    """The stream ``split``: each batch of new images with one of exemplars, for one epoch."""
+    """Pair each batch of new images with one of exemplars, for one epoch of the stream split."""
     return zip(new.epoch(*number, skip=skip), exemplars.endless(*number, skip=skip), strict=False)
 
 
 def in_order(data: Split, size: int, augment: Augment, *, workers: int = 0) -> Iterator[Batch]:
-    """All images once, as they come, not augmented: for testing and for features."""
+    """Yield all images in order, without augmentation, for testing and for features."""
     return _Reader(data.images, data.labels, augment, workers).plain(size)
 
 
 def blended(
     batches: Iterable[Batch], alpha: float, seeds: Seeds, skipped: int = 0
 ) -> Iterator[Batch]:
-    """Mixup: each batch blended with itself in another order, by a share from Beta(alpha, alpha).
+    """Blend each batch with itself in another order by a share from Beta(alpha, alpha): mixup.
 
-    Args:
-        batches: those of an epoch.
-        alpha: positive; the smaller, the nearer the share is to 0 or 1.
-        seeds: draws orders and shares, for each batch by itself.
-        skipped: how many batches of the epoch were left out.
+    The seeds draw for each batch by itself; ``skipped`` batches of the epoch were left out before.
     """
     for number, batch in enumerate(batches, skipped):
         draw = np.random.default_rng(seeds.at(number).number("augment"))
@@ -150,20 +142,20 @@ class _Reader:
         if isinstance(images, FileImages):
             self.pixels = None
             self._plan: list[list[tuple[int, int | None]]] = []
-            self._begun = 0
+            self._epochs_begun = 0
             self._loader = DataLoader(
                 CropDataset(images),
                 batch_sampler=self._plan,
                 num_workers=workers,
-                persistent_workers=workers > 0,  # started once, not for every epoch
+                persistent_workers=workers > 0,  # not restarted for every epoch
                 pin_memory=self.device.type == "cuda",
             )
         else:
             self.pixels = images.pixels.to(self.device)
 
     def augmented(self, order: Tensor, parts: list[Tensor], seed: int) -> Iterator[Batch]:
-        """The images at ``order[part]`` for each part, augmented by what ``seed`` draws."""
-        # All at once, and for all ranks alike: the augmentation doesn't depend on their number.
+        """Yield the images at ``order[part]`` for each part, augmented by ``seed``."""
+        # Drawn at once and by every rank, so that the number of ranks changes nothing.
         draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
         rows = [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
         if self.pixels is None:
@@ -177,7 +169,7 @@ class _Reader:
             yield Batch(self.augment(self.pixels[index], draws.take(part)), self.labels[index])
 
     def plain(self, size: int) -> Iterator[Batch]:
-        """All images in their order, ``size`` at a time."""
+        """Yield all images in their order, ``size`` at a time, without augmentation."""
         if len(self.labels) == 0:
             return
         if self.pixels is None:
@@ -189,21 +181,19 @@ class _Reader:
             yield Batch(self.augment.normalise(pixels), labels)
 
     def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pixels and labels of each part's images, cropped by what ``seed`` draws."""
+        """Yield pixels and labels of each part's images, cropped by ``seed``."""
         self._plan[:] = [[(i, seed) for i in part.tolist()] for part in parts]
-        self._begun += 1
-        turn = self._begun
-        for part, pixels in zip(parts, _in_one_sentence(self._loader), strict=True):
+        self._epochs_begun += 1
+        turn = self._epochs_begun
+        for part, pixels in zip(parts, _without_trace(self._loader), strict=True):
             yield pixels.to(self.device, non_blocking=True), self.labels[part.to(self.device)]
-            if self._begun != turn:
+            if self._epochs_begun != turn:
                 # The workers are shared: the next images would be those of the other epoch.
-                raise RuntimeError(
-                    "Another epoch of the same Batches was begun before this one ended."
-                )
+                raise RuntimeError("Another epoch of these Batches began before this one ended.")
 
 
-def _in_one_sentence(loader: Iterable[Tensor]) -> Iterator[Tensor]:
-    """What the loader gives; of an error in a worker only its own words, not where it arose."""
+def _without_trace(loader: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the loader's batches, and remove a worker's stack trace from an error's message."""
     try:
         yield from loader
     except UnreadableImage as error:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the official files, checked before anything in them is run."""
+"""CIFAR-10 and CIFAR-100 from the official files, whose md5 is checked before unpickling."""
 
 import hashlib
 import io
@@ -21,16 +21,16 @@ Status = Literal["intact", "damaged", "missing"]
 
 @dataclass(frozen=True)
 class Official:
-    """What is known of a set's official files; ``md5`` has training, test and names in order."""
+    """The official files of a data set."""
 
     name: Name
     folder: str
     archive: str
     url: str
     archive_md5: str
-    md5: Mapping[str, str]
-    labels: str
-    names: str
+    md5: Mapping[str, str]  # of the training files, the test file and the class names, in order
+    labels: str  # the key of the labels
+    names: str  # the key of the class names
     mean: Channels
     std: Channels
 
@@ -70,8 +70,8 @@ OFFICIAL: dict[Name, Official] = {
         labels="fine_labels",
         names="fine_label_names",
         mean=(0.5071, 0.4866, 0.4409),
-        # The mean of each image's own deviation, which the protocol's origin divides by; over all
-        # pixels together it is .2673 .2564 .2762.
+        # The mean over images of each one's deviation, as in the protocol's original code. Over all
+        # pixels together it would be .2673 .2564 .2762.
         std=(0.2009, 0.1984, 0.2023),
     ),
 }
@@ -79,7 +79,7 @@ OFFICIAL: dict[Name, Official] = {
 
 @dataclass(frozen=True)
 class FileStatus:
-    """Whether a file is what it should be; ``found`` is its md5, empty if it is missing."""
+    """Whether a file is intact; ``found`` is its md5, empty if it is missing."""
 
     path: Path
     status: Status
@@ -90,16 +90,11 @@ class FileStatus:
 def load_cifar(
     name: Name, data_dir: Path, *, download: bool = True, on_progress: OnProgress | None = None
 ) -> Dataset:
-    """CIFAR-10 or CIFAR-100, 32x32 pixels in memory.
+    """Load CIFAR-10, or CIFAR-100 with its 100 fine classes, into memory.
 
-    The extracted folder in ``data_dir`` is read if it is complete, else the official archive
-    there, without extracting it. The md5 of each file is checked before it is unpickled.
-
-    Args:
-        name: ``cifar10`` or ``cifar100`` (its 100 fine classes).
-        data_dir: where the extracted folder or the archive is.
-        download: fetch the archive into ``data_dir`` if neither is there.
-        on_progress: called with bytes received and bytes in all.
+    Reads the extracted folder in ``data_dir`` if it is complete, else the official archive there,
+    without extracting it. If neither is there, ``download`` fetches the archive; ``on_progress``
+    is called with the bytes received and their total.
     """
     official = _official(name)
     place = find_cifar(name, data_dir)
@@ -123,7 +118,7 @@ def load_cifar(
 
 
 def find_cifar(name: Name, data_dir: Path) -> Path | None:
-    """The extracted folder or the archive that `load_cifar` would read, perhaps damaged."""
+    """Return the extracted folder or archive that `load_cifar` would read, perhaps damaged."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
     if all((folder / file).is_file() for file in official.md5):
@@ -132,7 +127,7 @@ def find_cifar(name: Name, data_dir: Path) -> Path | None:
 
 
 def check_cifar(name: Name, data_dir: Path) -> list[FileStatus]:
-    """The state of each file that `load_cifar` would read: of the archive, or of the folder."""
+    """Return the status of the archive, or of each file of the folder, that would be read."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
     if find_cifar(name, data_dir) == archive:
@@ -141,24 +136,18 @@ def check_cifar(name: Name, data_dir: Path) -> list[FileStatus]:
 
 
 def download_cifar(name: Name, data_dir: Path, *, on_progress: OnProgress | None = None) -> Path:
-    """Fetch the official archive into ``data_dir`` and check it; an intact one is kept.
+    """Download the official archive into ``data_dir``, unless an intact one is there.
 
-    Args:
-        name: ``cifar10`` or ``cifar100``.
-        data_dir: made if it isn't there.
-        on_progress: called with bytes received and bytes in all.
-
-    Returns:
-        The archive's path.
+    ``on_progress`` is called with the bytes received and their total. Returns the archive's path.
     """
-    # Imported here since they are slow and nobody needs them whose data is there.
+    # Imported here since they are slow and only needed for a download.
     import pooch  # type: ignore[import-untyped]
     import requests
 
     official = _official(name)
     way_out = _way_out(official, data_dir)
-    pooch.get_logger().setLevel("WARNING")  # it prints by itself
-    # pooch's own pieces of 1 kB cost more than the network.
+    pooch.get_logger().setLevel("WARNING")  # it prints messages otherwise
+    # pooch's default chunks of 1 kB are slower than the network.
     fetch = pooch.HTTPDownloader(progressbar=_PoochBar(on_progress), chunk_size=1 << 18)
     try:
         pooch.retrieve(
@@ -177,12 +166,12 @@ def download_cifar(name: Name, data_dir: Path, *, on_progress: OnProgress | None
             "another folder with --data-dir or DENSEKD_DATA."
         ) from error
     except ValueError as error:  # the md5
-        raise ValueError(f"{name}: what arrived is not the official file; {way_out}.") from error
+        raise ValueError(f"{name}: the download is not the official file; {way_out}.") from error
     return data_dir / official.archive
 
 
 class _PoochBar:
-    """What pooch asks of a progress bar, for a plain function; false if there is none."""
+    """Passes pooch's progress on to a function; false if there is none."""
 
     def __init__(self, on_progress: OnProgress | None) -> None:
         self.on_progress = on_progress
@@ -203,7 +192,7 @@ class _PoochBar:
     def close(self) -> None: ...
 
 
-# What the official pickles name. numpy has moved the first and warns at its old place.
+# The names in the official pickles. NumPy has moved the first and warns at its old place.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
@@ -212,7 +201,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds arrays and plain values; any other name in a pickle is refused."""
+    """Builds arrays and plain values, and refuses every other name in a pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -224,7 +213,7 @@ def _unpickle(path: Path, content: bytes) -> dict[str, Any]:
     try:
         loaded: dict[str, Any] = _Unpickler(io.BytesIO(content), encoding="latin1").load()
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{path} is refused, for it is not data alone: {error}.") from error
+        raise ValueError(f"{path} is refused since it holds more than data: {error}.") from error
     return loaded
 
 
@@ -238,7 +227,7 @@ def _split(batches: list[dict[str, Any]], labels: str) -> Split:
 
 
 def _read(official: Official, place: Path) -> Iterator[tuple[Path, bytes]]:
-    """Each official file's content; one in the archive counts as a path below the archive's."""
+    """Yield the path and content of each official file, in the archive as ``archive/file``."""
     if place.name == official.folder:
         for file in official.md5:
             yield place / file, (place / file).read_bytes()

@@ -1,4 +1,4 @@
-"""Image files to pixels, and the two crops that bring them to one size."""
+"""Decode image files, and crop images to one size for training and testing."""
 
 import functools
 import io
@@ -23,10 +23,10 @@ from densekd.data.dataset import FileImages, OnProgress
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
-# Pillow would read more, but some of it starts other programs (Ghostscript for EPS).
+# Pillow reads more formats, but some start other programs (Ghostscript for EPS).
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
 _THREADS = min(8, os.cpu_count() or 1)
-# Submitted together: enough to keep the threads busy, few enough that an interrupt is quick.
+# Files submitted together: enough to keep the threads busy, few enough for a quick interrupt.
 _AT_ONCE = 32 * _THREADS
 
 _AREA = (0.08, 1.0)
@@ -39,16 +39,14 @@ class UnreadableImage(ValueError):
 
 
 def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
-    """An image in RGB and upright, read to its end.
+    """Decode an image, given by path or content, to RGB and turn it upright.
 
     Transparent parts become white. 16-bit levels are scaled to 8 bits, and so are floats, whose
     full scale is the smallest of 1, 255 and 65535 that holds them all.
 
-    Args:
-        file: its path, or its content.
-        crop: the size of the `centre_crop` that it is for. A photo that is much larger is then
-            decoded at an eighth, a quarter or half of its size, where its format can do that, but
-            at no less than twice what the crop is resized to.
+    If it is for a `centre_crop` of size ``crop``, a much larger photo is decoded at an eighth, a
+    quarter or half of its size where its format allows that, but at no less than twice the size
+    that the crop is taken from.
 
     Raises:
         UnreadableImage: it is missing, not an image, damaged or too large.
@@ -61,16 +59,16 @@ def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """An image that Pillow has opened, in RGB and upright; see `open_rgb`. It may be turned too."""
-    # Tags may be damaged where the picture isn't. In place, it is turned before they are read
-    # a second time.
+    """Convert an image of Pillow to RGB and turn it upright, perhaps in place; see `open_rgb`."""
+    # The tags may be damaged in an intact picture. In place, it is turned before they are read a
+    # second time.
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
     return _to_rgb(image)
 
 
 def width_and_height(file: Path) -> tuple[int, int]:
-    """The size of an image in a file, by its header alone, and before it is turned upright.
+    """Read an image's size from the file's header, before it is turned upright.
 
     Raises:
         UnreadableImage: it is missing, not an image or too large.
@@ -80,13 +78,12 @@ def width_and_height(file: Path) -> tuple[int, int]:
 
 
 def why_unreadable(file: Path, *, header_only: bool = False) -> str | None:
-    """Why the file can't be read, or None if it can; ``header_only`` doesn't look at the pixels."""
+    """Return why a file can't be read, or None; ``header_only`` doesn't decode the pixels."""
     try:
-        if not header_only:
-            open_rgb(file)
+        if header_only:
+            width_and_height(file)
         else:
-            with _reading(file):
-                pass
+            open_rgb(file)
     except UnreadableImage as error:
         return str(error)
     return None
@@ -94,43 +91,30 @@ def why_unreadable(file: Path, *, header_only: bool = False) -> str | None:
 
 @functools.cache
 def image_endings() -> frozenset[str]:
-    """The endings, such as ``.jpg``, of the names of files that are taken for images."""
+    """Return the endings, such as ``.jpg``, of supported image files."""
     known = Image.registered_extensions().items()
     return frozenset(ending for ending, kind in known if kind in _FORMATS)
 
 
 def centre_crop(image: Image.Image, size: int) -> Tensor:
-    """The test crop: shorter side to ``round(size * 256 / 224)``, then the centre.
+    """Make the test crop of an RGB image: uint8 ``[3, size, size]``.
 
-    Args:
-        image: in RGB.
-        size: height and width of the result.
-
-    Returns:
-        uint8 ``[3, size, size]``.
+    The shorter side is resized to ``round(size * 256 / 224)``, then the centre is cut out.
     """
     shorter = min(image.size)
     width, height = (int(_resized(size) * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
-    # Only what stays is computed: an image of 1 x 50,000 pixels would first grow to gigabytes.
+    # Resize only the part that stays: an image of 1 x 50,000 pixels would grow to gigabytes.
     x, y = image.width / width, image.height / height
     right, bottom = min((left + size) * x, image.width), min((top + size) * y, image.height)
     return _resize(image, size, (left * x, top * y, right, bottom))
 
 
 def random_resized_crop(image: Image.Image, size: int, generator: np.random.Generator) -> Tensor:
-    """The training crop: a random part of random shape, mirrored in half of the cases.
+    """Make a training crop of an RGB image: uint8 ``[3, size, size]``, mirrored half of the time.
 
-    The part's area is uniform in 0.08 to 1 of the image's, its ratio of width to height
-    log-uniform in 3/4 to 4/3.
-
-    Args:
-        image: in RGB.
-        size: height and width of the result.
-        generator: draws the part.
-
-    Returns:
-        uint8 ``[3, size, size]``.
+    Its area is uniform in 0.08 to 1 of the image's, its ratio of width to height log-uniform in
+    3/4 to 4/3.
     """
     crop = _resize(image, size, _draw_box(image.width, image.height, generator))
     return crop.flip(-1) if generator.random() < 0.5 else crop
@@ -139,11 +123,8 @@ def random_resized_crop(image: Image.Image, size: int, generator: np.random.Gene
 class CropDataset(data.Dataset[Tensor]):
     """Decodes and crops files one by one, for the workers of a ``DataLoader``.
 
-    An item is asked for by index and seed. The seed draws the training crop, for each image by
-    itself, so that it doesn't matter which worker does it; None asks for the test crop.
-
-    Args:
-        images: the files.
+    The key of an item is its index and a seed. The seed draws the training crop of each image by
+    itself, so results don't depend on the workers. Without a seed the item is the test crop.
     """
 
     def __init__(self, images: FileImages) -> None:
@@ -164,23 +145,17 @@ class CropDataset(data.Dataset[Tensor]):
             ) from error
         if seed is None:
             return centre_crop(image, self.images.size)
-        source = np.random.default_rng([seed, index])
-        return random_resized_crop(image, self.images.size, source)
+        return random_resized_crop(image, self.images.size, np.random.default_rng([seed, index]))
 
 
 def decode_all(
     files: Sequence[Path], size: int, on_progress: OnProgress | None = None
 ) -> tuple[Tensor, list[int], list[tuple[Path, str]]]:
-    """The test crops of all files that can be read.
-
-    Args:
-        files: n paths.
-        size: height and width of the result.
-        on_progress: called with the number of files done so far, and of all.
+    """Decode all files to test crops.
 
     Returns:
-        uint8 ``[m, 3, size, size]``, the m indices of the files kept, and path and reason of the
-        others.
+        The crops of the m readable files, uint8 ``[m, 3, size, size]``, their m indices into
+        ``files``, and path and reason of the unreadable files.
     """
     pixels = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
 
@@ -198,7 +173,7 @@ def decode_all(
             kept.append(i)
         else:
             unreadable.append((files[i], reason))
-    # Moved up in place, for a copy would take the memory twice.
+    # Move rows up in place, since a copy would need twice the memory.
     for row, i in enumerate(kept):
         if row < i:
             pixels[row] = pixels[i]
@@ -208,10 +183,7 @@ def decode_all(
 def in_threads(
     work: Callable[[_In], _Out], inputs: Sequence[_In], on_progress: OnProgress | None = None
 ) -> Iterator[_Out]:
-    """``work`` done on each of the inputs, several at a time; the results are in their order.
-
-    Pillow lets other threads run while it decodes.
-    """
+    """Map ``work`` over the inputs in threads, in order; Pillow decodes without the GIL."""
     done = 0
     with muted, ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(inputs), _AT_ONCE):
@@ -223,11 +195,11 @@ def in_threads(
 
 
 class _Muted:
-    """Mutes the warnings that Pillow gives while at least one thread is in here.
+    """A context that mutes Pillow's warnings while at least one thread is inside.
 
-    ``warnings.catch_warnings`` by itself is not for threads: the first to leave would restore the
-    filters while others still read, and the last could leave them muted for good. To enter it
-    around many images saves changing the filters for each.
+    ``warnings.catch_warnings`` alone isn't for threads: the first to leave would restore the
+    filters while others still read, and the last could leave them muted for good. Entering it once
+    around many images is faster.
     """
 
     def __init__(self) -> None:
@@ -255,7 +227,7 @@ muted = _Muted()
 
 @contextmanager
 def _reading(file: Path | bytes) -> Iterator[Image.Image]:
-    """The image opened but not loaded; whatever fails then becomes an `UnreadableImage`."""
+    """Open an image without loading it, and turn every error into an `UnreadableImage`."""
     source = io.BytesIO(file) if isinstance(file, bytes) else file
     try:
         with muted, Image.open(source, formats=_openers()) as image:
@@ -264,20 +236,20 @@ def _reading(file: Path | bytes) -> Iterator[Image.Image]:
             if limit is not None and image.width * image.height > limit:
                 raise Image.DecompressionBombError
             yield image
-    except Exception as error:  # Pillow's readers raise all kinds of errors on damaged files
+    except Exception as error:  # damaged files make Pillow raise many kinds of errors
         raise UnreadableImage(_reason(error)) from error
 
 
 @functools.cache
 def _openers() -> tuple[str, ...]:
-    """Our formats that Pillow has a reader for: JPEG's reads MPO too, and old ones lack AVIF."""
+    """Return our formats that this Pillow can open; JPEG's reader opens MPO too."""
     Image.init()
     return tuple(kind for kind in _FORMATS if kind in Image.OPEN)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not an image, or not in a format that is read here"
+        return "not an image, or not in a supported format"
     if isinstance(error, Image.DecompressionBombError):
         return f"it has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS}"
     if isinstance(error, MemoryError):
@@ -298,7 +270,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Grey levels of 16 bits, or floats, scaled to 0 to 255; what isn't a number is black."""
+    """Scale grey levels of 16 bits, or floats, to 0 to 255; NaN and infinity become black."""
     levels = np.nan_to_num(np.asarray(image, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
     full = 65535.0
     if image.mode == "F":
@@ -308,12 +280,12 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 
 
 def _resized(size: int) -> int:
-    """What the shorter side is brought to before a test crop of that size."""
+    """Return the length of the shorter side from which a test crop is cut."""
     return round(size * 256 / 224)
 
 
 def _resize(image: Image.Image, size: int, box: tuple[float, float, float, float]) -> Tensor:
-    """The part of the image in ``box`` as uint8 ``[3, size, size]``, in one resampling."""
+    """Resample the part of the image in ``box`` to uint8 ``[3, size, size]``."""
     resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     return torch.from_numpy(np.asarray(resized).transpose(2, 0, 1).copy())
 
@@ -321,7 +293,7 @@ def _resize(image: Image.Image, size: int, box: tuple[float, float, float, float
 def _draw_box(
     width: int, height: int, generator: np.random.Generator
 ) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of a random part, or of the largest allowed in the centre."""
+    """Draw left, top, right and bottom; after ten failures take the largest centred box."""
     for _ in range(_ATTEMPTS):
         area = width * height * generator.uniform(*_AREA)
         ratio = math.exp(generator.uniform(math.log(_RATIO[0]), math.log(_RATIO[1])))

@@ -1,4 +1,4 @@
-"""Sources that are arrays: scikit-learn's handwritten digits and NumPy's ``.npz`` files."""
+"""Data sets from arrays: scikit-learn's handwritten digits and NumPy's ``.npz`` files."""
 
 import zipfile
 import zlib
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from densekd.data.dataset import Dataset, PixelImages, Split, channel_statistics
 
-Array = NDArray[Any]
+_Array = NDArray[Any]
 
 _KEYS = ("train_x", "train_y", "test_x", "test_y")
 
 
 def load_digits() -> Dataset:
-    """1,797 handwritten digits of 8x8 pixels from scikit-learn; a quarter, always the same, tests.
+    """Load scikit-learn's 1,797 handwritten digits of 8x8 pixels; a fixed quarter is for testing.
 
-    The 17 levels of grey become 0 to 255, alike in the three channels.
+    The 17 levels of grey become 0 to 255, the same in all three channels.
     """
     # Imported here since they take seconds and other sources don't need them.
     from sklearn import datasets  # type: ignore[import-untyped]
@@ -37,12 +37,11 @@ def load_digits() -> Dataset:
 
 
 def load_npz(path: str | Path) -> Dataset:
-    """A data set from a ``.npz`` file; a pickle in it is refused.
+    """Load a ``.npz`` file; a pickle in it is refused.
 
-    Args:
-        path: a file with ``train_x``, ``train_y``, ``test_x`` and ``test_y``; x is uint8 of shape
-            ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3, y is ``[n]`` and
-            counts the classes from 0. ``names``, if there, has a text for each class.
+    It has ``train_x``, ``train_y``, ``test_x`` and ``test_y``. The images x are uint8 of shape
+    ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3. The labels y, ``[n]``,
+    count from 0. ``names`` may have a text for each class.
     """
     path = Path(path).expanduser()
     arrays = _read(path)
@@ -60,8 +59,7 @@ def load_npz(path: str | Path) -> Dataset:
     return _dataset(f"npz:{path}", names, (train, arrays["train_y"]), (test, arrays["test_y"]))
 
 
-def _read(path: Path) -> dict[str, Array]:
-    """The arrays of the file that have a meaning here."""
+def _read(path: Path) -> dict[str, _Array]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file; npz:FILE takes one that numpy.savez wrote.")
     if not zipfile.is_zipfile(path):
@@ -74,25 +72,25 @@ def _read(path: Path) -> dict[str, Array]:
                     f"{path} has no {' and no '.join(missing)}; it needs {', '.join(_KEYS)}."
                 )
             return {key: _array(path, file, key) for key in (*_KEYS, "names") if key in file}
-    # Besides damage: more than there is memory for, an unknown compression, a password.
+    # Also raised if memory is short, the compression unknown, or a password needed.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged ({error}); write it again.") from error
 
 
-def _array(path: Path, file: Any, key: str) -> Array:
+def _array(path: Path, file: Any, key: str) -> _Array:
     try:
         array = file[key]
-    except ValueError as error:  # objects, which only a pickle could hold, or a broken header
+    except ValueError as error:  # objects, which need a pickle, or a broken header
         raise ValueError(
-            f"{path}: {key} is refused, for it is not a plain array; write it as uint8, whole "
+            f"{path}: {key} is refused since it isn't a plain array; write it as uint8, whole "
             "numbers or text of one length."
         ) from error
-    if not isinstance(array, np.ndarray):  # a member that isn't an array comes as its bytes
+    if not isinstance(array, np.ndarray):  # NumPy returns other members as bytes
         raise ValueError(f"{path}: {key} is not an array; write the file with numpy.savez.")
     return array
 
 
-def _check_images(what: str, images: Array) -> None:
+def _check_images(what: str, images: _Array) -> None:
     if images.dtype != np.uint8:
         raise ValueError(f"{what} is {images.dtype}; it must be uint8, from 0 to 255.")
     layout = images.ndim == 3 or (images.ndim == 4 and {images.shape[1], images.shape[3]} & {1, 3})
@@ -103,7 +101,7 @@ def _check_images(what: str, images: Array) -> None:
         )
 
 
-def _check_labels(what: str, labels: Array, images: int) -> None:
+def _check_labels(what: str, labels: _Array, images: int) -> None:
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{what} is {labels.dtype}; labels must be whole numbers.")
     if labels.shape != (images,):
@@ -112,7 +110,7 @@ def _check_labels(what: str, labels: Array, images: int) -> None:
         )
 
 
-def _names(path: Path, arrays: dict[str, Array]) -> tuple[str, ...]:
+def _names(path: Path, arrays: dict[str, _Array]) -> tuple[str, ...]:
     names = arrays.get("names")
     if names is not None:
         if names.dtype.kind != "U" or names.ndim != 1:
@@ -130,18 +128,18 @@ def _names(path: Path, arrays: dict[str, Array]) -> tuple[str, ...]:
     return tuple(str(label) for label in labels)
 
 
-def _pixels(images: Array) -> Tensor:
-    """Checked images in any of the layouts as ``[n, 3, H, W]``."""
+def _pixels(images: _Array) -> Tensor:
+    """Convert checked images of any layout to ``[n, 3, H, W]``."""
     if images.ndim == 3:
         images = images[:, None]
     elif images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     wide = np.broadcast_to(images, (len(images), 3, *images.shape[2:]))
-    return torch.from_numpy(np.array(wide, order="C"))  # a copy of its own: a view can't be written
+    return torch.from_numpy(np.array(wide, order="C"))  # a writable copy
 
 
 def _dataset(
-    name: str, names: tuple[str, ...], train: tuple[Tensor, Array], test: tuple[Tensor, Array]
+    name: str, names: tuple[str, ...], train: tuple[Tensor, _Array], test: tuple[Tensor, _Array]
 ) -> Dataset:
     mean, std = channel_statistics(train[0])
     splits = [Split(PixelImages(x), torch.from_numpy(y.astype(np.int64))) for x, y in (train, test)]

@@ -1,4 +1,4 @@
-"""Data sets from the Hugging Face hub, or saved by its library ``datasets``, an optional extra."""
+"""Data sets from the Hugging Face hub, or saved by its library ``datasets`` (an extra)."""
 
 import itertools
 import logging
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
+from densekd.checks import first_line
 from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, channel_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.data.stratify import held_out
+from densekd.data.stratify import stratified_split
 
-# Of each class, where a data set has no test images with labels.
+# The share of each class to test on if a data set has no test images with labels.
 _TEST_FRACTION = 0.2
-# The type by which a column is found, and those that it may have if it is named.
+# For images and labels: the type by which a column is found, and the types of a named column.
 _KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}
 
 logger = logging.getLogger(__name__)
@@ -32,19 +33,19 @@ def load_hub(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """A data set of the hub, all images in memory.
+    """Load a data set of the hub, with all images in memory.
 
-    It must have the split ``train``. ``test``, else ``validation``, is tested on if it has
-    labels, and otherwise a fifth of each class of ``train``.
+    It must have the split ``train``. The test images are those of ``test``, else ``validation``,
+    if they have labels, and otherwise a fifth of each class of ``train``.
 
     Args:
-        name: on the hub, or the folder of a data set on this machine.
+        name: on the hub, or the folder of a saved data set.
         image_column: found by its type if there is only one.
         label_column: likewise; a column of numbers or text must be named.
-        image_size: height and width, by default those of the first image. Other images are
-            scaled until they cover it, and their centre is kept.
-        seed: draws the test images where they have to be drawn.
-        on_progress: called with the number of images read so far and in all.
+        image_size: height and width, by default those of the first image. Other images are scaled
+            to cover it, and their centre is kept.
+        seed: draws the test images if there are none.
+        on_progress: called with the number of images read and their total.
     """
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size must be at least 1, not {image_size}.")
@@ -55,27 +56,27 @@ def load_hub(
     classes, labels = _labels(parts, label)
     tests = [part for part in ("test", "validation") if min(labels.get(part, [-1])) >= 0]
     if not tests:
-        logger.warning("hub:%s has no test labels; a fifth of each class is tested on.", name)
+        logger.warning("hub:%s has no test labels; a fifth of each class is for testing.", name)
     rows = {part: _undecoded(parts[part], image) for part in ("train", *tests[:1])}
     size = _first_size(rows["train"]) if image_size is None else (image_size, image_size)
-    count = _counter(sum(map(len, rows.values())), on_progress)
+    total, numbers = sum(map(len, rows.values())), itertools.count(1)
+
+    def count() -> None:
+        if on_progress is not None:
+            on_progress(next(numbers), total)
+
     splits = [
         _decode(f"hub:{name}, {part}", rows[part], labels[part], size, count) for part in rows
     ]
-    train, test = splits if tests else _draw_test(splits[0], seed)
+    train, test = splits if tests else stratified_split(splits[0], _TEST_FRACTION, seed)
     assert isinstance(train.images, PixelImages)
     return Dataset(f"hub:{name}", classes, train, test, *channel_statistics(train.images.pixels))
 
 
 def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
-    """Fetch a data set unless it is here; what it holds is read when it is used.
+    """Download a data set unless it is cached, and return its non-empty splits by name.
 
-    Args:
-        name: on the hub, or the folder of a data set on this machine.
-        bars: let the library show its own progress bars.
-
-    Returns:
-        The library's ``Dataset`` of each split that isn't empty, by name.
+    ``bars`` lets the library show its own progress bars.
     """
     try:
         import datasets  # type: ignore[import-untyped]
@@ -92,11 +93,10 @@ def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
                 loaded = datasets.load_from_disk(place)
             else:
                 loaded = datasets.load_dataset(place)
-    except Exception as error:  # the library raises all kinds of errors, its own and others'
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+    except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
-            f"hub:{name} can't be loaded ({reason}); check its name and the network, or name the "
-            "folder of a saved data set."
+            f"hub:{name} can't be loaded ({first_line(error)}); check its name and the network, or "
+            "name the folder of a saved data set."
         ) from error
     parts = loaded if isinstance(loaded, Mapping) else {"train": loaded}
     if "train" not in parts or len(parts["train"]) == 0:
@@ -119,16 +119,16 @@ def _without_bars(datasets: Any) -> Iterator[None]:
 
 
 def _column(name: str, features: Mapping[str, Any], what: str, given: str | None) -> str:
-    """The column of images or labels that was named, else the only one that tells by its type."""
-    sure, possible = _KINDS[what]
+    """Return the given column of images or labels, else the only one of the right type."""
+    usual, possible = _KINDS[what]
     kinds = {column: type(feature).__name__ for column, feature in features.items()}
-    found = [column for column, kind in kinds.items() if kind == sure]
+    found = [column for column, kind in kinds.items() if kind == usual]
     fit = ", ".join(found or [column for column, kind in kinds.items() if kind in possible])
     if not fit:
         raise ValueError(f"hub:{name} has no column of {what}s, only {', '.join(kinds)}.")
     if given is None and len(found) != 1:
         raise ValueError(
-            f"hub:{name} has {len(found)} columns of the type {sure}; name the {what} column, one "
+            f"hub:{name} has {len(found)} columns of the type {usual}; name the {what} column, one "
             f"of {fit}."
         )
     column = given or found[0]
@@ -138,7 +138,7 @@ def _column(name: str, features: Mapping[str, Any], what: str, given: str | None
 
 
 def _labels(parts: Mapping[str, Any], column: str) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """The classes' names and the splits' labels; what has no known label has -1."""
+    """Return the class names and each split's labels, -1 where there is no known label."""
     given = {part: list(rows[column]) for part, rows in parts.items() if column in rows.features}
     feature = parts["train"].features[column]
     if hasattr(feature, "names"):
@@ -151,7 +151,7 @@ def _labels(parts: Mapping[str, Any], column: str) -> tuple[tuple[str, ...], dic
 
 
 def _undecoded(rows: Any, column: str) -> Any:
-    """The rows of one column, each image as its file's content or path."""
+    """Select one column, with each image as its file's content or path."""
     import datasets
 
     return rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
@@ -165,7 +165,7 @@ def _read(row: dict[str, Any]) -> Image.Image:
 
 
 def _first_size(rows: Any) -> tuple[int, int]:
-    """Width and height of the first image that can be read; anything if there is none."""
+    """Return width and height of the first readable image; 1, 1 if there is none."""
     for row in rows:
         with suppress(UnreadableImage):
             return _read(row).size
@@ -175,7 +175,7 @@ def _first_size(rows: Any) -> tuple[int, int]:
 def _decode(
     what: str, rows: Any, labels: list[int], size: tuple[int, int], count: Callable[[], None]
 ) -> Split:
-    """The images of a split that can be read, brought to one width and height."""
+    """Decode the readable images of a split to one width and height."""
     width, height = size
     pixels = torch.empty(len(rows), 3, height, width, dtype=torch.uint8)
     kept: list[int] = []
@@ -193,19 +193,3 @@ def _decode(
     if not kept:
         raise ValueError(f"{what} has no image that can be read; choose another image column.")
     return Split(PixelImages(pixels[: len(kept)]), torch.tensor(labels)[kept])
-
-
-def _counter(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
-    numbers = itertools.count(1)
-
-    def count() -> None:
-        if on_progress is not None:
-            on_progress(next(numbers), total)
-
-    return count
-
-
-def _draw_test(whole: Split, seed: int) -> list[Split]:
-    """Training and test images, drawn class by class."""
-    tested = held_out(whole.labels.tolist(), _TEST_FRACTION, seed)
-    return [whole.take(chosen.nonzero().flatten()) for chosen in (~tested, tested)]

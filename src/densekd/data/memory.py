@@ -1,4 +1,4 @@
-"""Exemplars: the few images of each old class that are kept."""
+"""Exemplar memory: the few images of each old class that are kept for replay."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ from densekd.checks import check_choice
 from densekd.data.dataset import Images, Split, images_from_state, join_images, join_splits
 
 Selection = Literal["random", "herding", "greedy"]
-# iCaRL's code gives up after so many picks, repeated ones included.
+# iCaRL's code stops after this many picks, repeated ones included.
 _MOST_PICKS = 1000
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Quota:
             raise ValueError(f"Can't keep {self.per_class or self.total} exemplars.")
 
     def of(self, classes: int) -> int:
-        """The exemplars of each class when ``classes`` were learned."""
+        """Return the exemplars of each class once ``classes`` are learned."""
         if self.per_class is not None:
             return self.per_class
         assert self.total is not None
@@ -45,14 +45,14 @@ EVERYTHING = Quota(per_class=sys.maxsize)
 
 
 class ExemplarMemory:
-    """Keeps the exemplars of all learned classes, each class's in the order of their selection.
+    """Keeps exemplars of all learned classes, in the order of their selection.
 
-    A smaller memory is a prefix of a larger one: of each class the first images stay.
+    A smaller memory is a prefix of a larger one: each class keeps its first images.
 
     Args:
         quota: how many exemplars a class may keep.
-        selection: ``random`` without replacement; ``herding`` by iCaRL, UCIR, PODNet and AFC
-            (H1); ``greedy`` by nearest running mean, without replacement (H2).
+        selection: ``random`` without replacement; `herding` as in iCaRL, UCIR, PODNet and AFC;
+            `greedy`, by the nearest running mean without replacement.
     """
 
     def __init__(self, quota: Quota, selection: Selection = "random") -> None:
@@ -60,11 +60,11 @@ class ExemplarMemory:
         self.quota = quota
         self.selection: Selection = selection
         self._kept: list[Images] = []
-        self._more: dict[int, Images] = {}
+        self._added: dict[int, Images] = {}
 
     @property
     def classes(self) -> int:
-        """How many classes have been learned."""
+        """The number of classes learned so far."""
         return len(self._kept)
 
     def __len__(self) -> int:
@@ -78,14 +78,14 @@ class ExemplarMemory:
         features: Tensor | None = None,
         first: Split | None = None,
     ) -> None:
-        """Keep exemplars of the next ``classes`` classes, and fewer of the others if need be.
+        """Keep exemplars of new classes, and fewer of the old ones if the quota demands it.
 
         Args:
             train: images whose labels are the next ranks, ``self.classes`` and up.
-            classes: how many new classes there are.
-            generator: draws the images where they are drawn.
-            features: ``[len(train), D]``, one row per image, where they are herded.
-            first: further images of these classes, which are kept before any that are chosen.
+            classes: the number of new classes.
+            generator: draws the images of a random selection.
+            features: ``[len(train), D]``, needed for other selections.
+            first: more images of these classes, which are kept before the selected ones.
         """
         if self.selection != "random" and features is None:
             raise ValueError(f"selection={self.selection!r} needs the images' features.")
@@ -93,7 +93,7 @@ class ExemplarMemory:
         if bool(((ranks < 0) | (ranks >= classes)).any()):
             last = self.classes + classes - 1
             raise ValueError(f"The labels of new classes must be {self.classes} to {last}.")
-        # Raises, before anything changes, if these could not be kept together later.
+        # Raise, before anything changes, if these images can't be joined with the others.
         join_images([*self._kept[:1], train.images.take(torch.arange(0))])
         quota = self.quota.of(self.classes + classes)
         chosen = [train.images.take(i) for i in self.choose(train, classes, generator, features)]
@@ -102,37 +102,31 @@ class ExemplarMemory:
                 join_images([first.take(torch.nonzero(first.labels == rank).flatten()).images, own])
                 for rank, own in enumerate(chosen, self.classes)
             ]
-        self._notice(torch.tensor([len(images) for images in chosen]), quota)
-        for rank, more in self._more.items():
+        self._warn_of_few(torch.tensor([len(images) for images in chosen]), quota)
+        for rank, more in self._added.items():
             both = join_images([self._kept[rank], more])
             self._kept[rank] = both.take(torch.randperm(len(both), generator=generator))
-        self._more = {}
+        self._added = {}
         self._kept = [_at_most(quota, images) for images in [*self._kept, *chosen]]
 
     def add(self, more: Split) -> None:
-        """Lend more images of classes that were learned, until the next classes are.
+        """Add images of learned classes as exemplars beyond the quota, until `learn` is called.
 
-        Until then they count as exemplars beyond the quota. When `learn` is called, the exemplars
-        of their classes are drawn anew from the old ones and these.
-
-        Args:
-            more: images whose labels are ranks below ``self.classes``.
+        Then the exemplars of their classes are drawn anew from the old ones and these.
         """
         if bool(((more.labels < 0) | (more.labels >= self.classes)).any()):
-            raise ValueError(f"More images can be had of the {self.classes} learned classes only.")
-        join_images([*self._kept[:1], more.images.take(torch.arange(0))])  # or raises
+            raise ValueError(f"Only images of the {self.classes} learned classes can be added.")
+        join_images([*self._kept[:1], more.images.take(torch.arange(0))])  # or raise
         for rank in more.labels.unique().tolist():
-            self._more[rank] = more.images.take(torch.nonzero(more.labels == rank).flatten())
+            self._added[rank] = more.images.take(torch.nonzero(more.labels == rank).flatten())
 
     def choose(
         self, train: Split, classes: int, generator: torch.Generator, features: Tensor | None = None
     ) -> list[Tensor]:
-        """Which images of the next ``classes`` classes would be kept, chosen as in `learn`.
+        """Select the images of new classes that `learn` would keep.
 
-        Without features they are drawn, whatever the selection.
-
-        Returns:
-            Per class, indices into ``train`` in the order of their selection.
+        Returns, for each class, indices into ``train`` in the order of their selection. Without
+        features the selection is random.
         """
         counts = torch.bincount(train.labels - self.classes, minlength=classes)
         members = train.labels.argsort(stable=True).split(counts.tolist())
@@ -147,61 +141,55 @@ class ExemplarMemory:
         return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
 
     def rehearsed(self, train: Split, classes: int, chosen: Tensor) -> Split:
-        """What all classes are trained with: the exemplars as `learn` would leave them.
+        """Return the exemplars of all classes as `learn` would leave them.
 
-        Args:
-            train: images of the next classes.
-            classes: how many there are.
-            chosen: indices of those that stand for them, class by class; see `choose`.
+        ``chosen`` are indices into ``train``, images of new classes, class by class; see `choose`.
         """
         quota = self.quota.of(self.classes + classes)
-        kept = self._lent([_at_most(quota, images) for images in self._kept])
+        kept = self._with_added([_at_most(quota, images) for images in self._kept])
         return join_splits([_labelled(kept), train.take(chosen)])
 
     def exemplars(self) -> Split:
-        """All exemplars, class by class."""
+        """Return all exemplars, class by class."""
         if not self._kept:
-            raise ValueError("No class was learned yet, so there are no exemplars.")
-        return _labelled(self._lent(self._kept))
+            raise ValueError("No class has been learned yet, so there are no exemplars.")
+        return _labelled(self._with_added(self._kept))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The exemplars by content, not by path: the old data may be gone or on another machine."""
+        """Return the exemplars by content, not by path, since the old data may be gone."""
         if not self._kept:
             return {}
         state = join_images(self._kept).state()
         return {**state, "counts": torch.tensor([len(images) for images in self._kept])}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace what is kept by what `state_dict` gave."""
+        """Replace the exemplars by those of `state_dict`."""
         kept: list[Images] = []
         if state:
             images = images_from_state(state)
             counts = state["counts"].tolist()
             if sum(counts) != len(images):
-                raise ValueError(f"{len(images)} exemplars were stored for {sum(counts)} places.")
+                raise ValueError(f"There are {len(images)} exemplars, but counts of {sum(counts)}.")
             kept = [images.take(part) for part in torch.arange(len(images)).split(counts)]
         self._kept = kept
 
-    def _lent(self, kept: list[Images]) -> list[Images]:
-        """Each class's images, with those that were lent."""
+    def _with_added(self, kept: list[Images]) -> list[Images]:
+        """Join each class's images with those that were added."""
         return [
-            join_images([images, self._more[rank]]) if rank in self._more else images
+            join_images([images, self._added[rank]]) if rank in self._added else images
             for rank, images in enumerate(kept)
         ]
 
-    def _notice(self, counts: Tensor, quota: int) -> None:
-        """Say so if new classes, of so many images, can't keep as many as they may."""
+    def _warn_of_few(self, counts: Tensor, quota: int) -> None:
+        """Warn if new classes, with ``counts`` images, can't fill their quota."""
         if quota == 0 and self.quota.total:
-            logger.warning("No class keeps an exemplar: the memory is smaller than the classes.")
+            logger.warning("No class keeps an exemplar: there are more classes than exemplars.")
         few = int((counts < quota).sum())
         if few and self.quota != EVERYTHING:
             logger.warning(
                 "%d of the %d new classes have fewer images than the %d exemplars that a class may "
                 "keep, the least %d: all of them are kept.",
-                few,
-                len(counts),
-                quota,
-                int(counts.min()),
+                *(few, len(counts), quota, int(counts.min())),
             )
 
 
@@ -215,15 +203,15 @@ def _labelled(kept: list[Images]) -> Split:
 
 
 def herding(features: list[Tensor], count: int) -> list[Tensor]:
-    """Herding as iCaRL does it (H1), of many classes at once.
+    """Select images by iCaRL's herding, for many classes at once.
 
     With L2-normalised features and their mean mu, pick the largest product with w, which starts as
-    mu, and add mu minus the picked feature to w, whether or not it was picked before. The order is
-    that of first picks; images that were never picked follow by their product with mu.
+    mu, and add mu minus the picked feature to w, even if it was picked before. The order is that of
+    first picks; images that were never picked follow by their product with mu.
 
     Args:
         features: per class ``[n, D]``.
-        count: how many images are wanted of each class.
+        count: how many images to select of each class.
 
     Returns:
         Per class, indices ``[min(count, n)]`` in the order of their selection.
@@ -231,29 +219,29 @@ def herding(features: list[Tensor], count: int) -> list[Tensor]:
     rows, present = _padded(features)
     mean = rows.sum(1) / present.sum(1, keepdim=True)
     wanted = present.sum(1).clamp(max=count)
-    # The pick in which an image was first chosen; the others are ranked behind by similarity.
-    likeness = _products(rows, mean, present)
-    first = torch.full_like(likeness, float(_MOST_PICKS)) + (4 - likeness)
+    # The first pick of each image; images never picked rank behind, by similarity.
+    similarity = _products(rows, mean, present)
+    first = torch.full_like(similarity, float(_MOST_PICKS)) + (4 - similarity)
     weight, open_ = mean, torch.arange(len(rows))
     for pick in range(_MOST_PICKS):
         unfinished = (first[open_] < _MOST_PICKS).sum(1) < wanted[open_]
         if not bool(unfinished.all()):
-            # A class of many equal images would hold up the others.
+            # Drop finished classes, since a class of many equal images may take long.
             open_ = open_[unfinished]
             rows, mean, weight, present = (x[unfinished] for x in (rows, mean, weight, present))
         if len(open_) == 0:
             break
         best = _products(rows, weight, present).argmax(1)
-        _note(first, open_, best, pick)
+        _record_pick(first, open_, best, pick)
         weight = weight + mean - rows[torch.arange(len(rows)), best]
     return _ordered(first, wanted)
 
 
 def greedy(features: list[Tensor], count: int) -> list[Tensor]:
-    """Herding without replacement (H2): keep the mean of the picks next to the class mean.
+    """Select images so that the mean of the picks stays nearest to the class mean.
 
     With L2-normalised features and their mean mu, the k-th pick is the image, not picked before,
-    that brings ``(sum of picks) / k`` nearest to mu. Arguments and result as of `herding`.
+    that brings ``(sum of picks) / k`` nearest to mu. Arguments and result are those of `herding`.
     """
     rows, present = _padded(features)
     mean = rows.sum(1) / present.sum(1, keepdim=True)
@@ -263,18 +251,18 @@ def greedy(features: list[Tensor], count: int) -> list[Tensor]:
     total = torch.zeros_like(mean)
     free = present
     for pick in range(int(wanted.max()) if len(wanted) else 0):
-        # |mu - (total + row) / k|^2 up to what is the same for all rows, times k^2 / 2.
+        # |mu - (total + row) / k|^2 times k^2 / 2, without the terms that all rows share.
         target = total - (pick + 1) * mean
         distance = squares / 2 + torch.einsum("cnd,cd->cn", rows, target)
         best = distance.masked_fill(~free, torch.inf).argmin(1)
-        _note(first, torch.arange(len(rows)), best, pick)
+        _record_pick(first, torch.arange(len(rows)), best, pick)
         free = free.scatter(1, best[:, None], False)
         total = total + rows[torch.arange(len(rows)), best]
     return _ordered(first, wanted)
 
 
 def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Normalised features ``[classes, most images, D]`` in float64, and which rows are real."""
+    """Normalise and pad features to ``[classes, most images, D]``, and mark the real rows."""
     rows = torch.nn.utils.rnn.pad_sequence(
         [normalize(f.detach().double().cpu(), dim=1) for f in features], batch_first=True
     )
@@ -283,13 +271,13 @@ def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _products(rows: Tensor, weight: Tensor, present: Tensor) -> Tensor:
-    """Each row's product with its class's weight; minus infinity where there is no row."""
+    """Multiply each row with its class's weight; padding gets minus infinity."""
     products = torch.einsum("cnd,cd->cn", rows, weight)
     return products.masked_fill(~present, -torch.inf)
 
 
-def _note(first: Tensor, classes: Tensor, best: Tensor, pick: int) -> None:
-    """Write down which image each class picked, unless it was picked before."""
+def _record_pick(first: Tensor, classes: Tensor, best: Tensor, pick: int) -> None:
+    """Record the image that each class picked, unless it was picked before."""
     first[classes, best] = first[classes, best].clamp(max=float(pick))
 
 

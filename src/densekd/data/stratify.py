@@ -1,4 +1,4 @@
-"""Of a split, class by class: what is held out to test on, the first of each, repeated images."""
+"""Subsets of a split, class by class: held-out images, first images, oversampled rare classes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,29 +9,21 @@ from torch import Tensor
 from densekd.data.dataset import Split
 from densekd.seeds import Seeds
 
-# Of the images of the largest class, what another has at least once its images are repeated; but
-# no image more often than so.
-_LEAST = 1 / 4
-_MOST_OFTEN = 16
+# Rare classes are oversampled to this share of the largest class, each image at most so often.
+_LEAST_SHARE = 1 / 4
+_MOST_REPEATS = 16
 
 
 def stratified_split(
     split: Split, fraction: float, seed: int, most: int | None = None
 ) -> tuple[Split, Split]:
-    """Divide images class by class: what is left, and what was held out; see `held_out`.
-
-    Args:
-        split: images and labels.
-        fraction: of each class, what is held out.
-        seed: draws it.
-        most: as if no class had more images than this.
-    """
+    """Divide a split class by class into the rest and the held-out images; see `held_out`."""
     chosen = held_out(split.labels.tolist(), fraction, seed, most)
     return split.take(torch.nonzero(~chosen).flatten()), split.take(torch.nonzero(chosen).flatten())
 
 
 def first_of_each(split: Split, count: int) -> Split:
-    """The first ``count`` images of each class, or all of a class that has fewer."""
+    """Return the first ``count`` images of each class, or all if it has fewer."""
     ranks = torch.empty_like(split.labels)
     for label in split.labels.unique():
         own = split.labels == label
@@ -40,43 +32,37 @@ def first_of_each(split: Split, count: int) -> Split:
 
 
 def oversample_rare(split: Split) -> Split:
-    """Images and labels, each as often as `how_often` says."""
-    often = oversampling_counts(split.labels)
-    return split.take(torch.arange(len(split)).repeat_interleave(often))
+    """Repeat the images of rare classes; see `oversampling_counts`."""
+    counts = oversampling_counts(split.labels)
+    return split.take(torch.arange(len(split)).repeat_interleave(counts))
 
 
 def oversampling_counts(labels: Tensor) -> Tensor:
-    """How often to show each image of an epoch, those of rare classes more often than others.
+    """Return how often an epoch shows each image, int64 ``[n]``, from its label.
 
-    An image of a class of n images comes ``round(N / 4n)`` times where the largest class has N, but
-    at least once and at most 16 times.
-
-    Args:
-        labels: int64 ``[n]``.
-
-    Returns:
-        int64 ``[n]``.
+    An image of a class of n images is shown ``round(N / 4n)`` times, N being the size of the
+    largest class, but at least once and at most 16 times.
     """
     counts = torch.bincount(labels).clamp(min=1)
-    return (_LEAST * counts.max() / counts).round().clamp(1, _MOST_OFTEN).long()[labels]
+    return (_LEAST_SHARE * counts.max() / counts).round().clamp(1, _MOST_REPEATS).long()[labels]
 
 
 def held_out(
     classes: Sequence[str | int], fraction: float, seed: int, most: int | None = None
 ) -> Tensor:
-    """Draw test images from those of each class.
+    """Draw test images of each class.
 
-    A class of several images has at least one on either side; one of a single image keeps it to
-    learn from. The draw of a class depends on no other, so a new class moves none.
+    A class of several images has at least one on either side; a single image is trained on. Each
+    class is drawn by itself, so adding a class changes no other.
 
     Args:
         classes: the class of each of n images.
-        fraction: of each class, what is kept for testing; 0 for nothing.
-        seed: draws them.
-        most: as many are drawn as if no class had more images than this.
+        fraction: share of each class to hold out; 0 for nothing.
+        seed: draws the images.
+        most: compute the share as if no class had more images than this.
 
     Returns:
-        bool ``[n]``.
+        bool ``[n]``, True where an image is held out.
     """
     places = defaultdict[str | int, list[int]](list)
     for place, label in enumerate(classes):
@@ -90,5 +76,5 @@ def held_out(
 
 
 def held_count(images: int, fraction: float) -> int:
-    """How many images of a class are held out: never all, and at least one if it has several."""
+    """Return how many images of a class to hold out: never all, and at least one of several."""
     return max(0, min(max(1, round(images * fraction)), images - 1)) if fraction else 0

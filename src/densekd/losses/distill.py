@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, get_args
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from densekd.checks import check_choice
-from densekd.losses.checks import check_logits, check_option, checked_weights
+from densekd.losses.checks import check_logits, check_option, check_temperature, check_weights
 from densekd.losses.groups import Blocks, layout_of, listed_divergence, masked_divergence
 from densekd.losses.pool_mean import pool_mean_divergence
 from densekd.pool import TaskPool
@@ -23,10 +22,10 @@ Single = Literal["keep", "resample"]
 # A function of bool masks [..., t]: lambda of Eq. 5 depends on the group, which the loss chooses.
 GroupWeights = Callable[[Tensor], Tensor]
 
-# Up to so many tasks `every` lists all groups for their plain mean, which beyond is an integral.
+# `every` lists all groups of up to this many tasks to average them; beyond it uses the integral.
 _LISTED_TASKS = 10
-# Where weights differ from group to group, or the direction is the student's, up to so many (4095
-# groups); beyond, groups are drawn, this often per image unless told otherwise.
+# The same where weights differ between groups or the direction is the student's (4095 groups);
+# beyond, groups are drawn, by default this often per image.
 _WEIGHTED_TASKS = 12
 _DRAWS_FOR_EVERY = 8
 
@@ -59,26 +58,26 @@ class DenseDistillation(nn.Module):
       then weighs 25 times one of 50, which can diverge.
     - ``batch``: 1, the equations as written.
 
-    ``skip_base`` and ``single`` choose among the groups; what a group is divided by stays.
+    ``skip_base`` and ``single`` exclude groups; they don't change the divisor.
 
     Args:
         groups: which groups to distil on.
         temperature: tau, positive.
         reduction: what a group's divergence is divided by, besides the batch size.
         tau_squared: multiply by tau^2, which keeps gradients alike across temperatures.
-        draws: groups per call for ``random`` (default 1), averaged; for ``every`` groups per
-            image where it has to sample (default 8).
+        draws: groups per call for ``random`` (default 1), averaged; groups per image for
+            ``every`` where it has to sample (default 8).
         per_image: for ``random``, draw for each image separately.
         total: for ``each`` and ``every``, sum over the groups (True, the default of ``each``) or
             average (False, the default of ``every``).
-        direction: the distribution that the divergence is averaged over: ``teacher`` for
-            KL(teacher || student), or ``student`` for KL(student || teacher), as the paper
-            writes it, for which ``every`` is exact up to 12 tasks and beyond has to sample.
+        direction: ``teacher`` for KL(teacher || student), or ``student`` for
+            KL(student || teacher), as the paper writes it. With ``student``, ``every`` is exact
+            up to 12 tasks and samples beyond.
         skip_base: for ``each``, leave out task 0, as Eq. 2 does, which counts tasks from 1. The
-            loss is 0 as long as no other task was learned.
-        single: for ``random``, what becomes of a drawn group of a single class, whose
-            divergence is 0: ``keep`` it, or ``resample`` until another one is drawn, if there is
-            any. Then the loss is no longer unbiased but, on average, larger than ``every``.
+            loss is 0 until another task is learned.
+        single: for ``random``, ``keep`` a drawn group of a single class, whose divergence is 0,
+            or ``resample`` it if there is another group. Resampling makes the loss larger on
+            average than ``every``.
     """
 
     def __init__(  # noqa: PLR0913 - one loss, and all but the first have defaults
@@ -100,8 +99,7 @@ class DenseDistillation(nn.Module):
         check_choice("reduction", reduction, get_args(Reduction))
         check_choice("direction", direction, get_args(Direction))
         check_choice("single", single, get_args(Single))
-        if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be a positive number, not {temperature!r}.")
+        check_temperature(temperature)
         if draws is not None and (not isinstance(draws, int) or draws < 1):
             raise ValueError(f"draws must be 1 or more, not {draws!r}.")
         check_option("draws", draws is not None, groups, "random", "every")
@@ -119,7 +117,7 @@ class DenseDistillation(nn.Module):
         self.direction: Direction = direction
         self.skip_base = skip_base
         self.single: Single = single
-        self._said_that_it_samples = False
+        self._warned = False
 
     def forward(
         self,
@@ -130,15 +128,15 @@ class DenseDistillation(nn.Module):
         generator: torch.Generator | None = None,
         weights: GroupWeights | None = None,
     ) -> Tensor:
-        """The loss of one batch.
+        """Return the loss of one batch.
 
         Args:
             student: logits ``[B, >= N]``; columns after the N old classes are ignored.
             teacher: logits ``[B, N]``; no gradient flows into them.
             task_sizes: the number of classes of each old task, in the order of the columns.
-            generator: draws the groups where they are drawn.
-            weights: gives each group's weight, bool masks ``[..., t]`` to ``[...]``; for
-                instance `densekd.AdaptiveWeights`.
+            generator: needed where groups are drawn.
+            weights: maps groups, bool masks ``[..., t]``, to their weights ``[...]``; for example
+                `densekd.AdaptiveWeights`.
 
         Returns:
             A scalar, at least float32; NaN if any logit of an old class is not finite.
@@ -149,9 +147,10 @@ class DenseDistillation(nn.Module):
         student = student[:, : teacher.shape[1]]
         teacher = teacher.detach()
         with _without_autocast(student.device.type):
-            blocks = self._blocks(student, teacher, pool)
-            alike = self.reduction != "element" and weights is None
-            integral = alike and self.direction == "teacher" and pool.tasks > _LISTED_TASKS
+            pair = (student, teacher) if self.direction == "teacher" else (teacher, student)
+            blocks = Blocks.of(*pair, pool.sizes, self.temperature)
+            uniform = self.reduction != "element" and weights is None
+            integral = uniform and self.direction == "teacher" and pool.tasks > _LISTED_TASKS
             if self.groups == "every" and integral:
                 loss = pool_mean_divergence(*blocks) / self._divisor(pool)
             else:
@@ -159,13 +158,13 @@ class DenseDistillation(nn.Module):
             loss = loss.mean() * (self.temperature**2 if self.tau_squared else 1.0)
             if self.groups == "every" and self.total:
                 loss = loss * _as_float(pool)
-            # 1, or NaN if a logit isn't finite, whether or not its group was drawn.
+            # 1, or NaN if any logit isn't finite, even if its group wasn't drawn.
             intact = 1.0 + ((student - student) + (teacher - teacher)).detach().sum()
             loss = loss * intact
         return loss.to(torch.promote_types(student.dtype, torch.float32))
 
     def extra_repr(self) -> str:
-        """The options that differ from the defaults, for ``print``."""
+        """List the options that differ from the defaults, for ``print``."""
         shown = f"{self.groups!r}, temperature={self.temperature}, reduction={self.reduction!r}"
         defaults = {
             "tau_squared": True,
@@ -181,11 +180,6 @@ class DenseDistillation(nn.Module):
                 shown += f", {name}={getattr(self, name)!r}"
         return shown
 
-    def _blocks(self, student: Tensor, teacher: Tensor, pool: TaskPool) -> Blocks:
-        if self.direction == "student":
-            student, teacher = teacher, student
-        return Blocks.of(student, teacher, pool.sizes, self.temperature)
-
     def _weigh(
         self,
         blocks: Blocks,
@@ -193,7 +187,7 @@ class DenseDistillation(nn.Module):
         generator: torch.Generator | None,
         weights: GroupWeights | None,
     ) -> Tensor:
-        """Each image's weighted sum or mean over the groups chosen: ``[B]``."""
+        """Return each image's weighted sum or mean over the chosen groups: ``[B]``."""
         masks, divergence = self._choose(blocks, pool, generator)
         if self.reduction == "element":
             sizes = layout_of(pool.sizes, masks.device).members.sum(0)
@@ -201,16 +195,18 @@ class DenseDistillation(nn.Module):
         else:
             divergence = divergence / self._divisor(pool)
         if weights is not None:
-            divergence = divergence * checked_weights(weights(masks), masks)
+            factors = weights(masks)
+            check_weights(factors, masks)
+            divergence = divergence * factors
         if self.groups != "each":
             return divergence.mean(-1)
-        # No group at all, if the base is the only task and skipped: 0, where a mean would be NaN.
+        # If the base is the only task and skipped there is no group: 0 instead of NaN.
         return divergence.sum(-1) / (1 if self.total else max(1, len(masks)))
 
     def _choose(
         self, blocks: Blocks, pool: TaskPool, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """The groups' masks, ``[G, t]`` or ``[B, G, t]``, and their divergences, ``[B, G]``."""
+        """Return the groups' masks, ``[G, t]`` or ``[B, G, t]``, and divergences, ``[B, G]``."""
         batch, device = len(blocks.a), blocks.a.device
         if self.groups == "whole":
             masks = torch.ones(1, pool.tasks, dtype=torch.bool, device=device)
@@ -226,7 +222,7 @@ class DenseDistillation(nn.Module):
         draws = self.draws or 1
         if self.groups == "every":
             draws = self.draws or _DRAWS_FOR_EVERY
-            self._say_that_it_samples(pool, draws)
+            self._warn_of_sampling(pool, draws)
         separate = self.per_image or self.groups == "every"
         singles = self.single == "keep" or pool.classes == 1
         masks = pool.sample(generator, batch * draws if separate else draws, singles=singles)
@@ -236,7 +232,7 @@ class DenseDistillation(nn.Module):
         return masks, masked_divergence(blocks, masks)
 
     def _divisor(self, pool: TaskPool) -> float:
-        """The constant that the reductions ``pool`` and ``batch`` divide each group by."""
+        """Return the constant that ``pool`` and ``batch`` divide each group by."""
         if self.reduction == "batch":
             return 1.0
         if self.groups == "whole":
@@ -256,15 +252,13 @@ class DenseDistillation(nn.Module):
     def _why_it_samples(self) -> str:
         return "direction='student'" if self.direction == "student" else "group-dependent weights"
 
-    def _say_that_it_samples(self, pool: TaskPool, draws: int) -> None:
-        if not self._said_that_it_samples:
-            self._said_that_it_samples = True
+    def _warn_of_sampling(self, pool: TaskPool, draws: int) -> None:
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "With %s, the 2^%d - 1 groups are not summed but estimated, without bias, from "
                 "%d draws per image.",
-                self._why_it_samples(),
-                pool.tasks,
-                draws,
+                *(self._why_it_samples(), pool.tasks, draws),
             )
 
 

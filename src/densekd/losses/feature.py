@@ -1,7 +1,7 @@
 """Distances between the features of student and teacher: UCIR's, PODNet's and AFC's.
 
-All are 0, with a gradient of 0, where the two agree, which they do when a task begins. They
-compute in at least float32, whatever they are given; no gradient flows into the teacher.
+All return a scalar: 0, with a gradient of 0, where the two agree, as they do when a task begins.
+They compute in at least float32. No gradient flows into the teacher.
 """
 
 from collections.abc import Sequence
@@ -10,25 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.losses.classify import widened
+from densekd.losses.checks import widened
 from densekd.precision import working_dtype
 
-# Features shorter than this count as shorter than they are, so that the gradient stays bounded.
+# Features shorter than this are divided by it instead of by their length: a bounded gradient.
 _SHORTEST = 1e-6
 
 
 def less_forget(student: Tensor, teacher: Tensor) -> Tensor:
-    """UCIR's less-forget constraint, also PODNet's POD-flat: ``1 - cos(f, g)``.
+    """Return UCIR's less-forget constraint, also PODNet's POD-flat: ``1 - cos(f, g)``.
 
-    The mean over images, computed as ``|f/|f| - g/|g||^2 / 2``, which is the same number and
-    keeps its digits where f is near g.
-
-    Args:
-        student: pooled features ``[B, D]``.
-        teacher: pooled features ``[B, D]`` of the same images.
-
-    Returns:
-        A scalar.
+    It is the mean over images of pooled features ``[B, D]``, computed as
+    ``|f/|f| - g/|g||^2 / 2``: the same number, but precise where f is near g.
     """
     if student.ndim != 2 or student.numel() == 0 or student.shape != teacher.shape:
         raise ValueError(
@@ -40,17 +33,11 @@ def less_forget(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def pod_spatial(student_maps: Sequence[Tensor], teacher_maps: Sequence[Tensor]) -> Tensor:
-    """PODNet's POD-spatial: ``|p(x) - p(y)|``, the mean over images and then over maps.
+    """Return PODNet's POD-spatial: ``|p(x) - p(y)|``, the mean over images, then over maps.
 
-    p squares a map, sums it over its width and over its height, strings both together for all
-    channels, ``C (H + W)`` numbers, and divides them by their Euclidean norm.
-
-    Args:
-        student_maps: ``[B, C, H, W]`` each, the stages' last maps before their ReLU.
-        teacher_maps: those of the teacher for the same images.
-
-    Returns:
-        A scalar.
+    p squares a map, sums it over its width and over its height, concatenates both for all
+    channels, ``C (H + W)`` numbers, and divides them by their Euclidean norm. The maps,
+    ``[B, C, H, W]`` each, are the stages' last before their ReLU.
     """
     _check_maps(student_maps, teacher_maps)
     pairs = zip(student_maps, teacher_maps, strict=True)
@@ -67,17 +54,11 @@ def _profile(maps: Tensor) -> Tensor:
 def channel_distance(
     student_maps: Sequence[Tensor], teacher_maps: Sequence[Tensor], importance: Sequence[Tensor]
 ) -> Tensor:
-    """AFC's distance: ``w_c |q(x_c) - q(y_c)|``, the mean over images, channels, then layers.
+    """Return AFC's distance: ``w_c |q(x_c) - q(y_c)|``, the mean over images, channels, layers.
 
-    q squares a channel of a map and divides its ``H W`` numbers by their Euclidean norm.
-
-    Args:
-        student_maps: ``[B, C, H, W]`` each, the stages' last maps.
-        teacher_maps: those of the teacher for the same images.
-        importance: w, ``[C]`` for each layer, as `normalised` gives it.
-
-    Returns:
-        A scalar.
+    q squares a channel of a map and divides its ``H W`` numbers by their Euclidean norm. The maps,
+    ``[B, C, H, W]`` each, are the stages' last. The importance w is ``[C]`` for each layer, scaled
+    by `normalised`.
     """
     _check_maps(student_maps, teacher_maps)
     channels = [list(x.shape[1:2]) for x in student_maps]
@@ -99,26 +80,23 @@ def _channels(maps: Tensor) -> Tensor:
 
 
 def channel_importance(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What one batch adds to AFC's importance of channels: ``sum_x sum_{h, w} (dL / dx_c)^2``.
+    """Return one batch's share of AFC's channel importance: ``sum_x sum_{h, w} (dL / dx_c)^2``.
 
     Args:
         gradients: of the classification loss in the stages' last maps, ``[B, C, H, W]`` each.
 
     Returns:
-        ``[C]`` for each layer, to be added up over batches and then `normalised`.
+        ``[C]`` for each layer, to be summed over batches and then `normalised`.
     """
     for gradient in gradients:
         _check_map("gradients", gradient)
-    # Squares of small gradients are too small for float32.
+    # The squares of small gradients underflow in float32.
     wide = (gradient.detach().to(working_dtype(gradient.device)) for gradient in gradients)
     return tuple(gradient.square().sum((0, 2, 3)) for gradient in wide)
 
 
 def normalised(importance: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The importance ``[C]`` of each layer, scaled to a mean of 1 over its channels.
-
-    The channels of a layer that had no gradient at all are alike: each gets 1.
-    """
+    """Scale the importance ``[C]`` of each layer to a mean of 1; all 1 if it is 0 everywhere."""
     means = [layer.mean() for layer in importance]
     pairs = zip(importance, means, strict=True)
     return tuple(torch.where(mean == 0, 1.0, layer / mean) for layer, mean in pairs)

@@ -1,7 +1,7 @@
-"""The divergence on groups of tasks, from what is known of each task.
+"""The divergence on groups of tasks, from three numbers per task and image.
 
 A class's probability within a group is that of its task times that of the class within the task.
-So a group needs three numbers per task and image (`Blocks`), not all logits.
+So a group needs `Blocks` instead of all logits.
 """
 
 import functools
@@ -32,20 +32,20 @@ def _make_layout(sizes: tuple[int, ...], device: torch.device) -> Layout:
 
 @functools.lru_cache(maxsize=64)
 def _kept_layout(sizes: tuple[int, ...], device: torch.device) -> Layout:
-    # A tensor made in inference mode could never be used in training later.
+    # A tensor made in inference mode can't be used in training later.
     with torch.inference_mode(False):
         return _make_layout(sizes, device)
 
 
 def layout_of(sizes: tuple[int, ...], device: torch.device) -> Layout:
-    """Where each task's columns are; kept, since copying to an accelerator synchronises."""
+    """Return which columns are whose; cached, since copying to an accelerator synchronises."""
     if torch.compiler.is_compiling():
         return _make_layout(sizes, device)
     return _kept_layout(sizes, device)
 
 
 class Blocks(NamedTuple):
-    """What a group's divergence needs to know of each task, ``[B, t]``."""
+    """The numbers of each task, ``[B, t]``, that a group's divergence is computed from."""
 
     a: Tensor  # lse of the teacher's logits
     b: Tensor  # lse of the student's logits
@@ -55,15 +55,9 @@ class Blocks(NamedTuple):
     def of(
         cls, student: Tensor, teacher: Tensor, sizes: tuple[int, ...], temperature: float
     ) -> "Blocks":
-        """From logits ``[B, N]`` over the old classes, student's and teacher's.
+        """Compute them from logits ``[B, N]`` over the old classes, divided by ``temperature``.
 
-        For KL(student || teacher) the two change places, here and in all that is made of blocks.
-
-        Args:
-            student: the distribution that is compared; may need a gradient.
-            teacher: the distribution that is averaged over; may need one too.
-            sizes: the classes of each task.
-            temperature: divides the logits.
+        For KL(student || teacher), swap the two; either may need a gradient.
         """
         # KL of nearly equal distributions is a small difference of large terms: float64 keeps
         # it to 1e-5 where float32 would lose it.
@@ -79,9 +73,9 @@ class Blocks(NamedTuple):
 
 
 def _divergence_terms(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Terms whose sum over a distribution is KL(p || q), none of them negative.
+    """Return non-negative terms whose sum over a distribution is KL(p || q).
 
-    ``p (d + exp(-d) - 1)`` with ``d = log p - log q``: it adds ``q - p``, which sums to zero, to
+    ``p (d + exp(-d) - 1)`` with ``d = log p - log q``: adds ``q - p``, which sums to zero, to
     ``p d``. So nothing cancels where q is near p, neither here nor in the gradient, ``q - p``.
     """
     p, d = log_p.exp(), log_p - log_q
@@ -91,7 +85,7 @@ def _divergence_terms(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def _block_log_sum_exp(x: Tensor, layout: Layout) -> Tensor:
-    """``lse`` of each block of columns: ``[B, N]`` to ``[B, t]``."""
+    """Return ``lse`` of each block of columns: ``[B, N]`` to ``[B, t]``."""
     index = layout.block.expand_as(x)
     lowest = x.new_full((len(x), layout.members.shape[1]), -math.inf)
     top = lowest.scatter_reduce(1, index, x.detach(), "amax")
@@ -99,7 +93,7 @@ def _block_log_sum_exp(x: Tensor, layout: Layout) -> Tensor:
 
 
 def masked_divergence(blocks: Blocks, masks: Tensor) -> Tensor:
-    """KL of each masked group: ``[G, t]`` or ``[B, G, t]`` masks to ``[B, G]``.
+    """Return the KL of each masked group: ``[G, t]`` or ``[B, G, t]`` masks to ``[B, G]``.
 
     By the chain rule, ``KL_S = sum_{i in S} w_i (k_i + log w_i - log v_i)``, where w and v are
     the softmaxes of a and b over the tasks in S.
@@ -108,16 +102,16 @@ def masked_divergence(blocks: Blocks, masks: Tensor) -> Tensor:
     log_w = a - a.masked_fill(~masks, -math.inf).logsumexp(-1, keepdim=True)
     log_v = b - b.masked_fill(~masks, -math.inf).logsumexp(-1, keepdim=True)
     w = log_w.masked_fill(~masks, -math.inf).exp()
-    # Two equal numbers outside the group: a term of zero, and no gradient.
+    # Equal numbers outside the group give a term of zero and no gradient.
     between = _divergence_terms(log_w.masked_fill(~masks, 0.0), log_v.masked_fill(~masks, 0.0))
     return (w * k + between).sum(-1)
 
 
 def listed_divergence(blocks: Blocks) -> Tensor:
-    """KL of every group, ``[B, 2^t - 1]`` in the order of `TaskPool.every`.
+    """Return the KL of every group, ``[B, 2^t - 1]`` in the order of `TaskPool.every`.
 
     Each task doubles the list: the groups without it, itself, the groups joined with it. That
-    is O(1) for a group, and stable however far apart the blocks lie.
+    is O(1) for a group, and stable however far apart the blocks are.
     """
     lse_a, lse_b, kl = (x[:, :1] for x in blocks)
     columns = zip(*(x.split(1, dim=1) for x in blocks), strict=True)
@@ -130,19 +124,19 @@ def listed_divergence(blocks: Blocks) -> Tensor:
 
 
 class _Join(torch.autograd.Function):
-    """Joins one task to many groups, by the chain rule for two parts.
+    """Join one task to many groups, by the chain rule for two parts.
 
     With w and v the teacher's and the student's share of the group in the union,
     ``KL = w KL_group + (1 - w) KL_task + KL(w || v)``.
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0913 - two groups of three, as they are joined
+    def forward(  # noqa: PLR0913 - two groups of three
         ctx: Any, lse_a: Tensor, lse_b: Tensor, kl: Tensor, a: Tensor, b: Tensor, k: Tensor
     ) -> tuple[Tensor, Tensor]:
         x, y = lse_a - a, lse_b - b
         w, v = x.sigmoid(), y.sigmoid()
-        # The slope in x, for when the two have changed places: a teacher needs no gradient.
+        # The slope in x is needed only if teacher and student are swapped.
         slope = w * (-x).sigmoid() * (kl - k + x - y) if ctx.needs_input_grad[0] else None
         ctx.save_for_backward(w, v, slope)
         joined = w * kl + (-x).sigmoid() * k + _binary_divergence(x, y)
@@ -162,7 +156,7 @@ class _Join(torch.autograd.Function):
 
 
 def _binary_divergence(x: Tensor, y: Tensor) -> Tensor:
-    """KL between two coins with log-odds x and y, to full precision where they are near."""
+    """Return KL between two coins with log-odds x and y, precise where they are near."""
     low = -x.abs()  # the rarer side of the teacher's coin
     d = torch.where(x > 0, x - y, y - x)
     share = low.sigmoid()

@@ -2,27 +2,26 @@
 
 from torch import Tensor
 
-from densekd.losses.classify import check_labels, widened
+from densekd.losses.checks import check_labels, widened
 
 
 def margin_ranking(
     cosines: Tensor, labels: Tensor, old: int, margin: float = 0.5, k: int = 2
 ) -> Tensor:
-    """Puts an image's own old class ahead of the new classes nearest to it, by a margin.
+    """Put an image's own old class ahead of the nearest new classes by a margin.
 
-    ``max(0, margin - s_y + s_j)``, the mean over the images of old classes and, for each of them,
-    over the K new classes j with the largest cosines s. K is ``k``, or the number of new classes
-    where that is smaller.
+    ``max(0, margin - s_y + s_j)``, the mean over the images of old classes and, for each, over the
+    k new classes j (or all, if there are fewer) with the largest cosines s.
 
     Args:
         cosines: ``[B, seen]``, before the classifier scales them.
-        labels: int64 ``[B]``; images of new classes are left out.
-        old: how many classes, the first columns, were learned before.
+        labels: int64 ``[B]``; images of new classes don't count.
+        old: the number of old classes, which are the first columns.
         margin: how far ahead.
         k: how many new classes to compare with, at least 1.
 
     Returns:
-        A scalar; 0, without effect on the cosines, if no image is of an old class.
+        A scalar; 0 with no gradient if no image is of an old class.
     """
     check_labels(cosines, labels, old)
     if k < 1:
@@ -31,6 +30,6 @@ def margin_ranking(
     nearest = cosines[:, old:].topk(min(k, cosines.shape[1] - old), dim=1).values
     own = cosines.gather(1, labels[:, None])
     each = (margin - own + nearest).relu().mean(1)
-    # Weighed, not selected: to select, the number of such images would have to be waited for.
+    # Weighted rather than selected: selecting would wait for the device to count the images.
     counted = (labels < old).to(each.dtype)
     return (each * counted).sum() / counted.sum().clamp(min=1)

@@ -11,24 +11,24 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-# The trapezoid rule's step, from the bound of docs/exact-dense-distillation.md: the curvature of
-# the pool mean is off by at most 2 * w**2 * |Gamma(-iw)| = 3e-12, w = 2 pi / step.
+# The trapezoid rule's step. By the bound in docs/exact-dense-distillation.md the curvature of the
+# pool mean is off by at most 2 * w**2 * |Gamma(-iw)| = 3e-12, w = 2 pi / step.
 _STEP = 0.3
-# How far apart (in nats) two blocks must lie before the lower one stops mattering to the upper,
-# and how far the nodes reach to the left: what is left out is at most exp(-28) = 7e-13.
+# How far apart (in nats) two blocks must be for the lower one to stop mattering to the upper, and
+# how far the nodes reach to the left. The truncation error is at most exp(-28) = 7e-13.
 _NATS = 28.0
 _LEFT = -_NATS / 2
 # exp(-exp(3.4)) = 1e-13: past this point on the right the lowest block has been integrated.
 _RIGHT = 3.4
 # exp(-exp(_FLAT)) == 0 in float64, so larger exponents change nothing and must not overflow.
 _FLAT = 6.7
-# Nodes are evaluated in slices of about this many elements: on a CPU few enough for its cache
-# (twice as fast as all at once), elsewhere few enough for the memory, at 8 MB a tensor.
+# Nodes are evaluated in slices of about this many elements: on a CPU they fit into the cache (twice
+# as fast as all at once), elsewhere into memory, at 8 MB a tensor.
 _CPU_SLICE, _SLICE = 1 << 16, 1 << 20
 
 
 def pool_mean_divergence(a: Tensor, b: Tensor, k: Tensor) -> Tensor:
-    """The mean of ``KL_S`` over all 2^t - 1 groups S of blocks.
+    """Return the mean of ``KL_S`` over all 2^t - 1 groups S of blocks.
 
     ``KL_S = sum_{i in S} w_i (k_i + log w_i - log v_i)`` with w, v the softmaxes of a, b over S;
     its mean is ``sum_i W_i(a) (k_i + a_i - b_i) - F(a) + F(b)``, F and W of `pool_log_sum_exp`.
@@ -47,16 +47,11 @@ def pool_mean_divergence(a: Tensor, b: Tensor, k: Tensor) -> Tensor:
 
 
 def pool_log_sum_exp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean log-sum-exp over all non-empty subsets of the last dimension, and its gradient.
+    """Return the mean log-sum-exp over all non-empty subsets of the columns, and its gradient.
 
-    ``F(x) = (2^t - 1)^-1 sum_S log sum_{i in S} exp(x_i)`` and ``W(x) = dF/dx``, both by one
-    integral instead of a sum over ``2^t - 1`` subsets.
-
-    Args:
-        x: ``[B, t]``, any finite values.
-
-    Returns:
-        ``F`` as ``[B]`` and ``W`` as ``[B, t]``, whose rows are positive and sum to 1.
+    ``F(x) = (2^t - 1)^-1 sum_S log sum_{i in S} exp(x_i)``, ``[B]``, and ``W(x) = dF/dx``,
+    ``[B, t]``, both by one integral instead of a sum over ``2^t - 1`` subsets. The rows of W are
+    positive and sum to 1. x is ``[B, t]`` of any finite values.
     """
     tasks = x.shape[-1]
     ordered, order = x.sort(dim=-1, descending=True)
@@ -66,7 +61,7 @@ def pool_log_sum_exp(x: Tensor) -> tuple[Tensor, Tensor]:
     position = position - centre[:, None]
     reach = _span(tasks) + math.log(tasks)
     if x.device.type == "cpu":
-        # Elsewhere a look at the data would synchronise, so all nodes are taken there.
+        # Elsewhere reading the data would synchronise, so all nodes are used there.
         reach = min(reach, torch.nan_to_num(-position.min()).item())
     value, gradient = _integrate(position, reach)
     value = value + centre + ordered[:, 0] - skipped
@@ -74,29 +69,29 @@ def pool_log_sum_exp(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _half_share(tasks: int) -> float:
-    """The probability that a given task is in a uniformly drawn non-empty group."""
+    """Return the probability that a given task is in a uniformly drawn non-empty group."""
     return (1 << tasks - 1) / ((1 << tasks) - 1)
 
 
 def _close_gaps(ordered: Tensor) -> tuple[Tensor, Tensor]:
-    """Bring blocks closer wherever that shifts ``F`` by a known amount and ``W`` by nothing.
+    """Shorten wide gaps between blocks, which shifts ``F`` by a known amount and leaves ``W``.
 
-    A set whose members all lie below a wide gap moves with them; every other set does not see
-    them. So a gap may be cut, and what was cut counts with the probability of the former.
+    The value of a set whose members are all below a wide gap moves with them; no other set depends
+    on them. So the cut counts with the probability of such a set.
 
     Args:
         ordered: ``[B, t]``, each row in descending order.
 
     Returns:
-        ``[B, t]`` positions that start at 0 and span at most ``_span(t)``, and ``[B]``, what
-        the cuts took from the mean.
+        ``[B, t]`` positions that start at 0 and span at most ``_span(t)``, and ``[B]``, by how much
+        the cuts lower the mean.
     """
     tasks = ordered.shape[-1]
     above = torch.arange(1, tasks, dtype=ordered.dtype, device=ordered.device)
     gaps = ordered[:, :-1] - ordered[:, 1:]
-    # Distances so far, cut where more makes no difference: exact sums, however large the logits.
+    # Cumulated distances, clamped where more makes no difference, so that the sums stay exact.
     depth = pad(gaps.clamp(max=4 * _NATS).cumsum(-1), (1, -1))
-    # P(first member is i) e^(x_k - x_i), summed over i <= k: how much the sets above see of k.
+    # P(first member is i) e^(x_k - x_i), summed over i <= k: how much k matters to the sets above.
     needed = _NATS + (depth - math.log(2) * above).logcumsumexp(-1) - depth
     kept = torch.minimum(gaps, needed.clamp(min=0.0))
     none_above = (torch.exp2(-above) - 2.0**-tasks) / (1.0 - 2.0**-tasks)
@@ -105,16 +100,13 @@ def _close_gaps(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _span(tasks: int) -> float:
-    """The widest that `_close_gaps` can leave ``tasks`` blocks, in nats."""
+    """Return the widest span, in nats, that `_close_gaps` can leave ``tasks`` blocks."""
     weights = (math.log1p(math.exp(_NATS) * 2.0**-j) for j in range(2, tasks))
     return _NATS - math.log(2) + sum(weights)
 
 
 def _integrate(x: Tensor, reach: float) -> tuple[Tensor, Tensor]:
-    """`pool_log_sum_exp` of ``[B, t]`` blocks whose groups sum to 1 on average.
-
-    No block lies below ``-reach``.
-    """
+    """Compute `pool_log_sum_exp` of blocks, all above ``-reach``, whose groups average to 1."""
     tasks = x.shape[-1]
     nodes = math.ceil((_RIGHT + reach - _LEFT) / _STEP) + 1
     r = _LEFT + _STEP * torch.arange(nodes, dtype=x.dtype, device=x.device)
@@ -133,7 +125,7 @@ def _integrate(x: Tensor, reach: float) -> tuple[Tensor, Tensor]:
         value += (mean - (product - empty)).sum(0)
         gradient += z.mul_(q).div_(factor).mul_(product).sum(1)
     gradient *= _STEP
-    # The nodes hang on the mean group sum, which moves with x; so the gradient sums to 1.
+    # The nodes are placed by the mean group sum, which moves with x; so the gradient sums to 1.
     gradient += (1.0 - gradient.sum(0)) * _half_share(tasks) * columns[:, 0].exp()
     return _STEP * value, gradient.T
 

@@ -10,7 +10,7 @@ from densekd.checks import check_choice
 from densekd.data.augment import Strength
 from densekd.methods.schedule import Schedule
 from densekd.methods.terms import Term
-from densekd.nn.heads import Head
+from densekd.nn.classifier import Head
 
 PhaseData = Literal["streams", "balanced", "held-out"]
 Trains = Literal["all", "new", "weights", "bias"]

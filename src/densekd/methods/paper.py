@@ -11,7 +11,7 @@ from densekd.methods.adaptive_weights import AdaptiveWeights, Similarity, SizeRa
 from densekd.methods.method import Method, Phase, Streams
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Vectors
-from densekd.nn.heads import Head
+from densekd.nn.classifier import Head
 
 DistilOn = Literal["both", "new"]
 

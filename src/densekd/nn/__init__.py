@@ -1,1 +1,1 @@
-"""Networks: backbones that give features, classifiers that grow."""
+"""Networks: backbones that return features, and classifiers that grow."""

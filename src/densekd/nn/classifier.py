@@ -1,10 +1,11 @@
 """Classifiers that grow: one block of weights per task.
 
-Each block is multiplied by itself. A product with one larger matrix may round the old classes'
-logits differently, and then growing would change them.
+Each block has its own matrix product. One product with a larger matrix may round the old classes'
+logits differently, so growing would change them.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,11 @@ from torch.nn.functional import linear, normalize
 
 from densekd.precision import working_dtype
 
+Head = Literal["cosine", "linear", "bias", "proxies"]  # see `densekd.nn.registry.HEADS`
+
 
 class Classifier(nn.Module):
-    """What the classifiers share: a block of weights ``[classes, D]`` for each task.
-
-    Args:
-        width: D, the dimension of the features.
-    """
+    """Base class: a block of weights ``[classes, D]`` for each task, D being ``width``."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -38,22 +37,22 @@ class Classifier(nn.Module):
         return sum(self.sizes)
 
     def grow(self, classes: int) -> None:
-        """Add a block of ``classes`` classes, which most draw from U(-1/sqrt(D), 1/sqrt(D))."""
+        """Add a block of ``classes`` classes, usually drawn from U(-1/sqrt(D), 1/sqrt(D))."""
         if classes < 1:
             raise ValueError(f"Can't grow by {classes} classes.")
         self.blocks.append(self._block(classes))
 
     @torch.no_grad()
     def imprint(self, features: Tensor, labels: Tensor, seed: int) -> None:
-        """Set the newest block by features of its classes instead of by chance.
+        """Set the newest block from features of its classes instead of at random.
 
-        The weights point where the L2-normalised features of a class are, and are scaled by the
+        The weights point towards the L2-normalised features of their class. Their length is the
         mean length of all older weights.
 
         Args:
-            features: ``[n, D]`` of images of the new classes, by the network before it learns them.
+            features: ``[n, D]`` of images of the new classes, before the network learns them.
             labels: ``[n]``, each image's class within the newest block, from 0.
-            seed: of what is drawn, if the kind of classifier draws.
+            seed: for classifiers that draw random numbers here.
         """
         if len(self.blocks) < 2:
             raise ValueError(
@@ -65,7 +64,7 @@ class Classifier(nn.Module):
         new.copy_(length * torch.cat(centres))
 
     def _units(self, features: Tensor, labels: Tensor) -> list[Tensor]:
-        """The L2-normalised features of each class of the newest block."""
+        """L2-normalise the features, grouped by class of the newest block."""
         if labels.ndim != 1 or features.shape != (len(labels), self.width):
             raise ValueError(
                 f"Imprinting needs features [n, {self.width}] and labels [n], not "
@@ -76,15 +75,15 @@ class Classifier(nn.Module):
         if sum(map(len, found)) != len(labels) or not all(map(len, found)):
             raise ValueError(
                 f"Each of the {len(found)} new classes needs an image, and no other label may "
-                f"occur; they have {', '.join(str(len(x)) for x in found)} of {len(labels)}."
+                f"occur; they have {', '.join(str(len(x)) for x in found)} of {len(labels)} images."
             )
         return found
 
     def _centres(self, units: Tensor, seed: int) -> Tensor:
-        """One class's rows of an imprinted block, before they are scaled."""
+        """Return one class's rows of an imprinted block, before scaling."""
         raise ValueError(
             f"A {type(self).__name__} can't be imprinted: "
-            "take one that compares directions, such as a CosineClassifier."
+            "use one that compares directions, such as a CosineClassifier."
         )
 
     def _block(self, classes: int) -> nn.Parameter:
@@ -108,12 +107,12 @@ class CosineClassifier(Classifier):
         return self.scale * self.cosines(features)
 
     def cosines(self, features: Tensor) -> Tensor:
-        """``[B, D]`` to cosines ``[B, classes]``, before they are scaled."""
+        """``[B, D]`` to cosines ``[B, classes]``, before scaling."""
         unit = normalize(features, dim=1)
         return torch.cat([linear(unit, normalize(block, dim=1)) for block in self.blocks], dim=1)
 
     def _centres(self, units: Tensor, seed: int) -> Tensor:
-        """The normalised mean (UCIR)."""
+        """Return the normalised mean (UCIR)."""
         return normalize(units.mean(0, keepdim=True), dim=1)
 
 
@@ -125,7 +124,7 @@ class LinearClassifier(Classifier):
         self.biases = nn.ParameterList()
 
     def grow(self, classes: int) -> None:
-        """Add a block of ``classes`` classes, drawn as torch draws a linear layer."""
+        """Add a block of ``classes`` classes, drawn like torch's linear layer."""
         super().grow(classes)
         self.biases.append(self._drawn(classes))
 
@@ -136,11 +135,10 @@ class LinearClassifier(Classifier):
 
 
 class BiasClassifier(LinearClassifier):
-    """A linear layer whose newest classes are corrected: ``z_c = beta (<f, w_c> + b_c) + gamma``.
+    """A linear layer with BiC's correction of the newest block: ``beta (<f, w_c> + b_c) + gamma``.
 
-    BiC learns the two numbers after the rest. They belong to the newest block alone: growing
-    drops the correction of the block that was newest, so here, unlike in the other classifiers,
-    its logits change. A teacher is a copy from before, which keeps its correction.
+    BiC learns beta and gamma last. Growing resets them, so unlike in the other classifiers the
+    logits of the formerly newest block change. A teacher is an earlier copy that keeps its own.
     """
 
     def __init__(self, width: int) -> None:
@@ -149,7 +147,7 @@ class BiasClassifier(LinearClassifier):
         self.gamma = nn.Parameter(torch.zeros(()))
 
     def grow(self, classes: int) -> None:
-        """Add a block as a linear layer does, with no correction (1 and 0) to begin with."""
+        """Add a block of ``classes`` classes and reset the correction to none: 1 and 0."""
         super().grow(classes)
         nn.init.ones_(self.beta)
         nn.init.zeros_(self.gamma)

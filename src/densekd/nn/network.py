@@ -8,14 +8,14 @@ from densekd.nn.classifier import Classifier
 
 
 class Features(NamedTuple):
-    """What a backbone makes of a batch of images."""
+    """The output of a backbone for a batch of images."""
 
     pooled: Tensor  # [B, D]
     maps: tuple[Tensor, ...]  # of each stage, [B, C, H, W]
 
 
 class Backbone(Protocol):
-    """Any module that gives pooled features, and the maps of its stages if it has some."""
+    """Any module that returns pooled features, and the maps of its stages if it has any."""
 
     width: int  # D, the dimension of the pooled features
 
@@ -24,7 +24,7 @@ class Backbone(Protocol):
 
 
 class Outputs(NamedTuple):
-    """What a network makes of a batch of images."""
+    """The output of a network for a batch of images."""
 
     logits: Tensor  # [B, classes so far]
     features: Tensor  # [B, D], pooled
@@ -32,12 +32,7 @@ class Outputs(NamedTuple):
 
 
 class Network(nn.Module):
-    """A backbone under a classifier.
-
-    Args:
-        backbone: gives features; an ``nn.Module`` with an attribute ``width``.
-        classifier: gives logits of the classes learned so far.
-    """
+    """A backbone followed by a classifier of the classes learned so far."""
 
     def __init__(self, backbone: Backbone, classifier: Classifier) -> None:
         super().__init__()
@@ -57,8 +52,8 @@ class Network(nn.Module):
         return Outputs(self.classifier(features.pooled), features.pooled, features.maps)
 
     def grow(self, classes: int) -> None:
-        """Add ``classes`` new classes; the logits of the others stay what they are, to the bit.
+        """Add ``classes`` new classes; the other logits stay the same to the bit.
 
-        The exception is a `BiasClassifier`, which corrects the newest classes only.
+        The exception is a `BiasClassifier`, which corrects only the newest classes.
         """
         self.classifier.grow(classes)

@@ -1,4 +1,4 @@
-"""A classifier of several proxies per class, as PODNet and AFC have it."""
+"""The classifier of PODNet and AFC, with several proxies per class."""
 
 from typing import Any
 
@@ -10,9 +10,7 @@ from torch.nn.functional import linear, normalize
 
 from densekd.nn.classifier import Classifier
 
-Array = NDArray[Any]
-
-# As many as scikit-learn began with by default when PODNet was written.
+# scikit-learn's default number of starts when PODNet was written.
 _STARTS = 10
 _NOISE = 0.01
 
@@ -27,10 +25,6 @@ class ProxyClassifier(Classifier):
 
     A block is ``[classes * proxies, D]``, the proxies of a class in succession, and is drawn from
     N(0, 1/D). The scale eta is learned.
-
-    Args:
-        width: D, the dimension of the features.
-        proxies: how many each class has.
     """
 
     def __init__(self, width: int, proxies: int = 10) -> None:
@@ -50,7 +44,7 @@ class ProxyClassifier(Classifier):
         return self.eta * self.scores(features)
 
     def scores(self, features: Tensor) -> Tensor:
-        """``[B, D]`` to scores ``[B, classes]`` from -4 to 0, before they are scaled."""
+        """``[B, D]`` to scores ``[B, classes]`` from -4 to 0, before scaling."""
         unit = normalize(features, dim=1)
         return torch.cat([self._scores(unit, block) for block in self.blocks], dim=1)
 
@@ -65,14 +59,14 @@ class ProxyClassifier(Classifier):
         return nn.Parameter(nn.init.kaiming_normal_(block, nonlinearity="linear").to(like))
 
     def _centres(self, units: Tensor, seed: int) -> Tensor:
-        """The centres of as many clusters as there are proxies, which k-means finds.
+        """Return the centres of k-means with one cluster per proxy.
 
-        A class of fewer distinct images repeats them, with noise of about a hundredth of their
-        length, since proxies that are equal would stay equal.
+        A class of fewer distinct images repeats them with noise of about a hundredth of their
+        length, since equal proxies would stay equal.
         """
         points = units.cpu().numpy()
         distinct = np.unique(points, axis=0)
-        seed %= 2**32  # what scikit-learn takes
+        seed %= 2**32  # scikit-learn's range
         if len(distinct) < self.proxies:
             shape = self.proxies, self.width
             noise = np.random.default_rng(seed).normal(0, _NOISE / self.width**0.5, shape)
@@ -82,12 +76,12 @@ class ProxyClassifier(Classifier):
         return torch.from_numpy(centres).to(units)
 
 
-def _clustered(points: Array, clusters: int, seed: int) -> Array:
+def _clustered(points: NDArray[Any], clusters: int, seed: int) -> NDArray[Any]:
     # Imported here since they take seconds and other classifiers don't need them.
     from sklearn.cluster import KMeans  # type: ignore[import-untyped]
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    # Several threads add up their parts in the order in which they finish.
+    # Several threads would add up their sums in the order in which they finish.
     with threadpool_limits(1):
         found = KMeans(clusters, n_init=_STARTS, random_state=seed).fit(points)
     return np.asarray(found.cluster_centers_)

@@ -1,37 +1,62 @@
-"""The names of the networks, and the one place where a name becomes a network."""
+"""The networks and classifiers by name. To add one, write a module and add a line here."""
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
+from densekd.nn.classifier import (
+    BiasClassifier,
+    Classifier,
+    CosineClassifier,
+    Head,
+    LinearClassifier,
+)
 from densekd.nn.network import Backbone
 from densekd.nn.podnet_resnet import podnet_resnet, podnet_resnet18
+from densekd.nn.proxies import ProxyClassifier
 from densekd.nn.resnet import cifar_resnet, resnet18
 from densekd.nn.transformers_backbone import pretrained
 from densekd.nn.wideresnet import WideResNet
 
+HEADS: dict[Head, type[Classifier]] = {
+    "cosine": CosineClassifier,
+    "linear": LinearClassifier,
+    "bias": BiasClassifier,
+    "proxies": ProxyClassifier,
+}
+
+
+class NetworkEntry(NamedTuple):
+    """A family of networks: the names it matches, how users write it, and its builder."""
+
+    pattern: str  # a regular expression for the whole name
+    usage: str
+    build: Callable[..., Backbone]  # takes the groups of the pattern, as text
+
+
+# The first match wins.
 NETWORKS = (
-    "resnet20, resnet32, ... and wrn-40-4, ... for small images, resnet18 and wrn-28-10-large, ... "
-    "for large, UCIR's own, ucir18, PODNet's, podnet32 and podnet18, and hf:NAME or hf:FOLDER for "
-    "a pretrained one"
+    NetworkEntry("resnet18", "resnet18 (large images)", resnet18),
+    NetworkEntry("ucir18", "ucir18 (UCIR's, large)", lambda: resnet18(last_relu=False)),
+    NetworkEntry("podnet18", "podnet18 (PODNet's, large)", podnet_resnet18),
+    NetworkEntry(r"podnet(\d+)", "podnet32, ...", lambda depth: podnet_resnet(int(depth))),
+    NetworkEntry(r"resnet(\d+)", "resnet20, resnet32, ...", lambda d: cifar_resnet(int(d))),
+    NetworkEntry(
+        r"wrn-(\d+)-(\d+)(-large)?",
+        "wrn-40-4, ..., wrn-28-10-large, ...",
+        lambda depth, widen, large: WideResNet(int(depth), int(widen), large=large is not None),
+    ),
+    NetworkEntry("hf:(.*)", "hf:NAME or hf:FOLDER (pretrained)", pretrained),
 )
 
 
 def make_backbone(name: str) -> Backbone:
-    """The network of that name, such as ``resnet32``, ``wrn-40-4`` or ``hf:FOLDER``.
+    """Build the network of that name, such as ``resnet32``, ``wrn-40-4`` or ``hf:FOLDER``.
 
-    A pretrained one, ``hf:``, comes with its weights; those of the others are drawn.
+    A pretrained network, ``hf:``, comes with its weights; the others' are drawn at random.
     """
-    if name.startswith("hf:"):
-        return pretrained(name.removeprefix("hf:"))
-    if name == "resnet18":
-        return resnet18()
-    if name == "ucir18":
-        return resnet18(last_relu=False)
-    if name == "podnet18":
-        return podnet_resnet18()
-    if found := re.fullmatch(r"podnet(\d+)", name):
-        return podnet_resnet(int(found[1]))
-    if found := re.fullmatch(r"resnet(\d+)", name):
-        return cifar_resnet(int(found[1]))
-    if found := re.fullmatch(r"wrn-(\d+)-(\d+)(-large)?", name):
-        return WideResNet(int(found[1]), int(found[2]), large=found[3] is not None)
-    raise ValueError(f"There is no network {name!r}; there are {NETWORKS}.")
+    for entry in NETWORKS:
+        if found := re.fullmatch(entry.pattern, name):
+            return entry.build(*found.groups())
+    usages = ", ".join(entry.usage for entry in NETWORKS)
+    raise ValueError(f"There is no network {name!r}; there are {usages}.")

@@ -10,13 +10,9 @@ from densekd.nn.network import Features
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut, 1 x 1 where the shape changes.
+    """Two 3 x 3 convolutions and a shortcut, which is 1 x 1 where the shape changes.
 
-    Args:
-        inside: channels of the input.
-        outside: channels of the output.
-        stride: of the first convolution.
-        last_relu: rectify after the addition.
+    ``last_relu`` puts a ReLU after the addition.
     """
 
     def __init__(self, inside: int, outside: int, stride: int, last_relu: bool = True) -> None:
@@ -43,10 +39,10 @@ class ResNet(nn.Module):
     """Stages of blocks over a stem.
 
     Args:
-        stem: the first layers, which give as many channels as the first stage has.
-        widths: the channels of each stage; all but the first halve height and width.
-        depth: the blocks of each stage.
-        last_relu: rectify the features; the CIFAR networks of this field do not.
+        stem: the first layers; they return as many channels as the first stage has.
+        widths: channels of each stage; all but the first halve height and width.
+        depth: blocks of each stage.
+        last_relu: end with a ReLU; the CIFAR networks of this field do not.
     """
 
     def __init__(self, stem: nn.Module, widths: Sequence[int], depth: int, last_relu: bool) -> None:
@@ -69,7 +65,7 @@ class ResNet(nn.Module):
 
 
 def stage_maps(stages: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, ...]:
-    """What each stage makes of the one before it."""
+    """Run the stages on one another and return the output of each."""
     maps = []
     for stage in stages:
         x = stage(x)
@@ -78,16 +74,16 @@ def stage_maps(stages: Iterable[nn.Module], x: Tensor) -> tuple[Tensor, ...]:
 
 
 def kaiming(network: nn.Module) -> None:
-    """Draw all convolutions from He's normal distribution (fan-out); norms start at 1 and 0."""
+    """Draw all convolutions from He's normal distribution (fan-out)."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def cifar_resnet(depth: int) -> ResNet:
-    """ResNet-20, 32, 44, 56, 110 for small images: 16, 32, 64 channels, no ReLU at the end.
+    """Build ResNet-20, 32, 44, 56, 110 for small images: 16, 32, 64 channels, no last ReLU.
 
-    ResNet-32 is the network of UCIR and CCIL: 466,256 parameters under the classifier.
+    ResNet-32 is the network of UCIR and CCIL: 466,256 parameters without classifier.
     """
     if depth < 8 or depth % 6 != 2:
         raise ValueError(f"There is no CIFAR ResNet-{depth}: depths are 8, 14, 20, 26, 32, ...")
@@ -98,12 +94,12 @@ def cifar_resnet(depth: int) -> ResNet:
 
 
 def resnet18(last_relu: bool = True) -> ResNet:
-    """ResNet-18 for 224 x 224; CCIL keeps the last ReLU, UCIR does not."""
+    """Build ResNet-18 for 224 x 224; CCIL keeps the last ReLU, UCIR does not."""
     return ResNet(large_stem(64), (64, 128, 256, 512), 2, last_relu)
 
 
 def large_stem(channels: int) -> nn.Sequential:
-    """The first layers for large images: ``[B, 3, H, W]`` to ``[B, channels, H / 4, W / 4]``."""
+    """Build a stem for large images: ``[B, 3, H, W]`` to ``[B, channels, H / 4, W / 4]``."""
     return nn.Sequential(
         nn.Conv2d(3, channels, 7, 2, 3, bias=False),
         nn.BatchNorm2d(channels),

@@ -1,4 +1,4 @@
-"""Pretrained networks by name: image models that transformers can load."""
+"""Pretrained image models of the library transformers as backbones."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -10,30 +10,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from densekd.checks import first_line
 from densekd.nn.network import Features
 
-Channels = tuple[float, float, float]
-Size = tuple[int, int]
+_Channels = tuple[float, float, float]
+_Size = tuple[int, int]
 
 logger = logging.getLogger(__name__)
 
 
 class Preprocessing(NamedTuple):
-    """The images that a model was trained on; None where its files don't say."""
+    """The size and normalisation that a model was trained with; None where unknown."""
 
-    size: Size | None = None
-    mean: Channels | None = None
-    std: Channels | None = None
+    size: _Size | None = None
+    mean: _Channels | None = None
+    std: _Channels | None = None
 
 
 class Pretrained(nn.Module):
-    """A model of transformers as a backbone; images are brought to the size that it knows.
+    """A model of transformers as a backbone; it resizes images to the model's own size.
 
     Args:
-        model: takes ``pixel_values`` and gives a ``last_hidden_state``.
-        preprocessing: what it was trained on. Normalising by mean and deviation is left to
-            whoever augments.
-        pools: its ``pooler_output`` is taken; else its class token, or the mean of all tokens.
+        model: takes ``pixel_values`` and returns a ``last_hidden_state``.
+        preprocessing: what it was trained with. Images must already be normalised.
+        pools: use its ``pooler_output``; else its class token, or the mean of all tokens.
     """
 
     def __init__(self, model: nn.Module, preprocessing: Preprocessing, pools: bool = True) -> None:
@@ -64,8 +64,8 @@ class Pretrained(nn.Module):
         return Features(last[:, 0] if self.has_class_token else last.mean(1), ())
 
 
-def own_statistics(backbone: object) -> tuple[Channels, Channels] | None:
-    """Mean and deviation that a backbone's images must be normalised by, if it was pretrained."""
+def own_statistics(backbone: object) -> tuple[_Channels, _Channels] | None:
+    """Return the mean and deviation to normalise a pretrained backbone's images by, if known."""
     if not isinstance(backbone, Pretrained):
         return None
     _, mean, std = backbone.preprocessing
@@ -73,10 +73,9 @@ def own_statistics(backbone: object) -> tuple[Channels, Channels] | None:
 
 
 def pretrained(name: str) -> Pretrained:
-    """A model from the hub or from a folder. Only safetensors are read, and no code of its own.
+    """Load a model by its name on the hub, or from a folder that ``save_pretrained`` wrote.
 
-    Args:
-        name: on the hub, or the folder that ``save_pretrained`` wrote.
+    Only safetensors are read, and no code of the model is run.
     """
     try:
         import transformers
@@ -95,33 +94,34 @@ def pretrained(name: str) -> Pretrained:
                 place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
         preprocessing = _preprocessing(transformers, place, model.config)
-        return _made(name, model, preprocessing, report["missing_keys"])
-    except Exception as error:  # the library raises all kinds of errors, its own and others'
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        return _wrap(name, model, preprocessing, report["missing_keys"])
+    except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
-            f"hf:{name} can't be loaded ({reason}); check its name and the network, or name the "
-            "folder of a saved image model."
+            f"hf:{name} can't be loaded ({first_line(error)}); check its name and the "
+            "network, or name the folder of a saved image model."
         ) from error
 
 
-def _made(name: str, model: Any, preprocessing: Preprocessing, missing: list[str]) -> Pretrained:
+def _wrap(name: str, model: Any, preprocessing: Preprocessing, missing: list[str]) -> Pretrained:
     if model.main_input_name != "pixel_values":
-        # Such as CLIP: text and images.
+        # Such as CLIP, which takes text and images.
         model = getattr(model, "vision_model", None)
         if model is None:
             raise ValueError("it doesn't take images")
-    # Classifiers were saved without the pooler, which would be drawn at random here.
+    # Models saved with a classifier lack the pooler, which would be drawn at random here.
     pools = not any("pooler" in key for key in missing)
     if not pools:
         model.pooler = None
     lost = [key for key in missing if "pooler" not in key]
     if lost:
-        logger.warning("hf:%s lacks %d weights, such as %s: drawn.", name, len(lost), lost[0])
+        logger.warning(
+            "hf:%s lacks %d weights, such as %s; they are random.", name, len(lost), lost[0]
+        )
     return Pretrained(model.float().eval(), preprocessing, pools)
 
 
 def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
-    """What the model's own files say of its images."""
+    """Read from the model's files what images it expects."""
     try:
         given, _ = transformers.ImageProcessingMixin.get_image_processor_dict(place)
     except OSError:  # there is no such file
@@ -133,8 +133,8 @@ def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
     return Preprocessing(size, tuple(given["image_mean"]), tuple(given["image_std"]))
 
 
-def _size(given: object) -> Size | None:
-    """Height and width, of the several ways in which they are written."""
+def _size(given: object) -> _Size | None:
+    """Read height and width from any of the ways in which they are written."""
     if isinstance(given, Mapping):
         edge = given.get("shortest_edge")
         given = (given.get("height", edge), given.get("width", edge))
@@ -148,7 +148,7 @@ def _size(given: object) -> Size | None:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's own bars and reports: what matters of them is said by us."""
+    """Turn off the library's progress bars and reports."""
     settings = transformers.utils.logging
     verbosity, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
     settings.set_verbosity_error()

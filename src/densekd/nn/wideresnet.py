@@ -1,4 +1,4 @@
-"""Wide residual networks with activation before convolution."""
+"""Wide residual networks, whose activations come before the convolutions."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from densekd.nn.resnet import kaiming, large_stem, stage_maps
 
 
 class PreBlock(nn.Module):
-    """Norm, ReLU, convolution, twice; the shortcut is 1 x 1 where the shape changes."""
+    """Norm, ReLU, convolution, twice, and a shortcut, which is 1 x 1 where the shape changes."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class PreBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[B, inside, H, W]`` to ``[B, outside, H / stride, W / stride]``."""
         y = torch.relu(self.norm1(x))
-        # A shortcut that changes the shape starts from the activation, another from the input.
+        # A 1 x 1 shortcut starts from the activation, an identity from the input.
         kept: Tensor = x if self.shortcut is None else self.shortcut(y)
         added: Tensor = self.conv2(torch.relu(self.norm2(self.conv1(y))))
         return kept + added
@@ -37,8 +37,8 @@ class WideResNet(nn.Module):
     Args:
         depth: 6 n + 4 layers for n blocks a stage.
         widen: the factor of the channels.
-        large: the images are, say 224 x 224: the stem is ResNet-18's, which makes maps a quarter
-            as high and wide. Without it, 224 x 224 pixels take 49 times as long as 32 x 32.
+        large: use ResNet-18's stem, for images of about 224 x 224: maps are a quarter as high and
+            wide. Otherwise 224 x 224 pixels take 49 times as long as 32 x 32.
     """
 
     def __init__(self, depth: int, widen: int, *, large: bool = False) -> None:
@@ -47,6 +47,7 @@ class WideResNet(nn.Module):
             raise ValueError(f"There is no WRN-{depth}-{widen}: depths are 10, 16, 22, 28, ...")
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
         self.width = widths[-1]
+        # Also built if large: leaving it out would change the weights that a seed draws.
         self.stem: nn.Module = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         if large:
             self.stem = large_stem(16)

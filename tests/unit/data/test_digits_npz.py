@@ -145,7 +145,7 @@ class Planted:
 def test_a_pickle_inside_is_refused_and_not_run(tmp_path: Path) -> None:
     path, trace = tmp_path / "set.npz", tmp_path / "trace"
     np.savez(path, **arrays(names=np.array([Planted(trace)], dtype=object)))
-    with pytest.raises(ValueError, match="names is refused, for it is not a plain array"):
+    with pytest.raises(ValueError, match=r"names is refused.*plain array"):
         load_npz(path)
     path.write_bytes(pickle.dumps(Planted(trace)))
     with pytest.raises(ValueError, match=r"not a \.npz file"):

@@ -265,7 +265,7 @@ def test_wrong_use_gets_a_sentence() -> None:
         ExemplarMemory(Quota(1), "herding").learn(split(2, 3), 2, generator(), torch.ones(5, 2))
     with pytest.raises(ValueError, match="must be 0 to 0"):
         ExemplarMemory(Quota(1)).learn(split(2, 3), 1, generator())
-    with pytest.raises(ValueError, match="No class was learned"):
+    with pytest.raises(ValueError, match="No class has been learned"):
         ExemplarMemory(Quota()).exemplars()
 
 

@@ -316,24 +316,16 @@ def test_draws_per_image_equal_the_reference_image_by_image(
 @pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "scale"), [([6] + [2] * 19, 1.0), ([3] + [1] * 19, 30.0)])
 def test_twenty_tasks_equal_the_sum_over_a_million_groups(sizes: list[int], scale: float) -> None:
-    student, teacher = logits(sizes, scale, batch=2)
+    student, teacher = logits(sizes, scale, batch=1)
     pool = TaskPool(sizes)
-    value, gradient = np.zeros(2), np.zeros((2, sum(sizes)))
+    value, gradient = 0.0, np.zeros((1, sum(sizes)))
+    row = student[0, : sum(sizes)].detach().numpy()
     for masks in np.array_split(pool.every().numpy(), 64):
-        for image in range(2):
-            kl, slope = reference.group_statistics(
-                student[image, : sum(sizes)].detach().numpy(),
-                teacher[image].numpy(),
-                sizes,
-                masks,
-                2.0,
-            )
-            value[image] += kl.sum()
-            gradient[image] += slope.sum(axis=0)
-    factor = 4.0 / pool.count / 2 / pool.mean_group_size
-    expected = reference.Loss(
-        float(factor * value.sum()), np.pad(factor * gradient, ((0, 0), (0, NEW_CLASSES)))
-    )
+        kl, slope = reference.group_statistics(row, teacher[0].numpy(), sizes, masks, 2.0)
+        value += float(kl.sum())
+        gradient += slope.sum(axis=0)
+    factor = 4.0 / pool.count / pool.mean_group_size
+    expected = reference.Loss(factor * value, np.pad(factor * gradient, ((0, 0), (0, NEW_CLASSES))))
     assert_close(DenseDistillation("every")(student, teacher, sizes), student, expected, 1e-6)
 
 
@@ -341,28 +333,26 @@ def test_twenty_tasks_equal_the_sum_over_a_million_groups(sizes: list[int], scal
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 @pytest.mark.parametrize("sizes", [[50] + [1] * 49, [2] * 64], ids=["50 tasks", "64 tasks"])
 def test_huge_pools_agree_with_the_mean_of_many_draws(sizes: list[int], scale: float) -> None:
-    draws, chunks = 200_000, 20
-    student, teacher = logits(sizes, scale, batch=2)
-    tasks, rng = len(sizes), np.random.default_rng(3)
-    loss = DenseDistillation("every", reduction="batch", tau_squared=False)
-    for image in range(2):
-        row = student[image : image + 1].detach().requires_grad_()
-        given = loss(row, teacher[image : image + 1], sizes)
-        (slope,) = torch.autograd.grad(given, row)
-        statistics = []
-        for _ in range(chunks):
-            # An empty draw has a chance of 2^-50 here.
-            masks = rng.random((draws // chunks, tasks)) < 0.5
-            kl, gradient = reference.group_statistics(
-                row[0, : sum(sizes)].detach().numpy(), teacher[image].numpy(), sizes, masks, 2.0
-            )
-            statistics.append(np.column_stack([kl, gradient]))
-        drawn = np.concatenate(statistics)
-        error = drawn.std(axis=0, ddof=1) / math.sqrt(draws)
-        exact = np.concatenate([[given.item()], slope[0, : sum(sizes)].numpy()])
-        distance = np.abs(exact - drawn.mean(axis=0))
-        assert distance[0] <= 4 * error[0]
-        assert np.linalg.norm(distance[1:]) <= 4 * np.linalg.norm(error[1:])
+    draws, chunks = 100_000, 10
+    student, teacher = logits(sizes, scale, batch=1)
+    rng = np.random.default_rng(3)
+    given = DenseDistillation("every", reduction="batch", tau_squared=False)(
+        student, teacher, sizes
+    )
+    (slope,) = torch.autograd.grad(given, student)
+    row = student[0, : sum(sizes)].detach().numpy()
+    statistics = []
+    for _ in range(chunks):
+        # An empty draw has a chance of 2^-50 here.
+        masks = rng.random((draws // chunks, len(sizes))) < 0.5
+        kl, gradient = reference.group_statistics(row, teacher[0].numpy(), sizes, masks, 2.0)
+        statistics.append(np.column_stack([kl, gradient]))
+    drawn = np.concatenate(statistics)
+    error = drawn.std(axis=0, ddof=1) / math.sqrt(draws)
+    exact = np.concatenate([[given.item()], slope[0, : sum(sizes)].numpy()])
+    distance = np.abs(exact - drawn.mean(axis=0))
+    assert distance[0] <= 4 * error[0]
+    assert np.linalg.norm(distance[1:]) <= 4 * np.linalg.norm(error[1:])
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -504,11 +494,13 @@ def test_no_value_is_read_back_from_the_device(
 def test_compiles_into_one_graph(groups: Groups, options: dict[str, Any]) -> None:
     torch.compiler.reset()
     loss = DenseDistillation(groups, **options)
-    compiled = torch.compile(loss, fullgraph=True)
+    # Only the graph is tested here. The next test also lets the default backend generate code.
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     source, other = generator(1), generator(2)
-    for sizes in ([5, 3, 2], [3, 5, 2], [7, 1, 1, 1]):
+    for sizes in ([3, 5, 2], [7, 1, 1, 1]):
         student, teacher = logits(sizes, dtype=torch.float32)
-        for chosen in (source, other, source):
+        # A compiled graph must not keep the generator that it was compiled with.
+        for chosen in (source, other, source) if groups == "random" else (source,):
             state = chosen.get_state()
             plain = loss(student, teacher, sizes, generator=chosen)
             drawn = chosen.get_state()

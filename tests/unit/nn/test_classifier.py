@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from densekd.nn.classifier import BiasClassifier, LinearClassifier
+from densekd.nn.classifier import BiasClassifier, CosineClassifier, LinearClassifier
 
 
 def grown(*sizes: int) -> BiasClassifier:
@@ -88,3 +88,31 @@ def test_linear_layers_are_not_imprinted(kind: type[LinearClassifier]) -> None:
     classifier.grow(1)
     with pytest.raises(ValueError, match=f"A {kind.__name__} can't be imprinted"):
         classifier.imprint(torch.randn(2, 8), torch.tensor([0, 0]), seed=0)
+
+
+def test_the_cosine_classifier_is_a_scaled_cosine() -> None:
+    torch.manual_seed(0)
+    classifier = CosineClassifier(8)
+    classifier.grow(3)
+    classifier.grow(2)
+    classifier.scale.data.fill_(7.0)
+    features = torch.randn(5, 8)
+    weights = torch.cat(list(classifier.blocks))
+    expected = 7 * torch.cosine_similarity(features[:, None], weights[None], dim=2)
+    torch.testing.assert_close(classifier(features), expected)
+    assert weights.abs().max() <= 8**-0.5
+
+
+def test_the_linear_classifier_is_a_linear_layer() -> None:
+    torch.manual_seed(0)
+    classifier = LinearClassifier(8)
+    classifier.grow(3)
+    classifier.grow(2)
+    features = torch.randn(5, 8)
+    weights, biases = torch.cat(list(classifier.blocks)), torch.cat(list(classifier.biases))
+    torch.testing.assert_close(classifier(features), features @ weights.T + biases)
+
+
+def test_growing_by_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="Can't grow by 0"):
+        LinearClassifier(4).grow(0)
