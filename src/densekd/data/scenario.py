@@ -30,14 +30,20 @@ class Task:
     test: Split
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Scenario(Sequence[Task]):
-    """A sequence of tasks that divide a data set's classes.
+    """An immutable sequence of tasks that divide a data set's classes.
 
     Args:
         dataset: the images, labels and class names.
         order: the class ids in learning order, each once.
         sizes: the number of classes of each task.
     """
+
+    dataset: Dataset
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    _tasks: tuple[Task, ...]
 
     def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
         if sorted(order) != list(range(len(dataset.classes))):
@@ -53,12 +59,13 @@ class Scenario(Sequence[Task]):
         train, test = (_parts(split, rank, sizes) for split in (dataset.train, dataset.test))
         names = [dataset.classes[i] for i in order]
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
-        self.dataset = dataset
-        self.order, self.sizes = tuple(order), tuple(sizes)
-        self._tasks = tuple(
+        tasks = tuple(
             Task(number, tuple(names[start : start + size]), start, train[number], test[number])
             for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
         )
+        values = {"dataset": dataset, "order": tuple(order), "sizes": tuple(sizes), "_tasks": tasks}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(
