@@ -208,7 +208,7 @@ def test_hidden_files_and_folders_are_passed_over_in_silence(
     assert check_images(find_images(pets)).unreadable == []
 
 
-def test_a_class_of_one_image_is_trained_on_with_a_notice(
+def test_a_class_of_one_image_is_trained_on_with_a_warning(
     pets: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(pets / "bird" / "0.jpg")

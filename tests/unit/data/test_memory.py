@@ -162,7 +162,7 @@ def test_an_empty_memory_rehearses_nothing_old() -> None:
     assert len(memory.rehearsed(later, 2, chosen)) == 0
 
 
-def test_a_small_class_keeps_all_with_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_class_keeps_all_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     memory = ExemplarMemory(Quota(per_class=5))
     with caplog.at_level(logging.WARNING, "densekd"):
         memory.learn(split(2, 3), 2, generator())
@@ -237,7 +237,7 @@ def test_a_memory_smaller_than_the_classes_keeps_nothing_and_says_so(
 def test_a_damaged_state_changes_nothing() -> None:
     memory = learned(Quota(per_class=2))
     state = memory.state_dict()
-    with pytest.raises(ValueError, match="16 exemplars were stored for 17 places"):
+    with pytest.raises(ValueError, match="16 exemplars, but counts of 17"):
         memory.load_state_dict({**state, "counts": state["counts"] + torch.eye(8)[0].long()})
     assert memory.classes == 8
 
@@ -275,7 +275,7 @@ def numbers(split: Split, label: int) -> list[int]:
     return split.images.pixels[split.labels == label][:, 1, 0, 0].tolist()
 
 
-def lent(memory: ExemplarMemory, rank: int, first: int, count: int) -> Split:
+def add_images(memory: ExemplarMemory, rank: int, first: int, count: int) -> Split:
     """More images of a class that a memory has learned, numbered from ``first``."""
     pixels = torch.zeros(count, 3, 8, 8, dtype=torch.uint8)
     pixels[:, 1] = torch.arange(first, first + count).view(-1, 1, 1)
@@ -284,10 +284,10 @@ def lent(memory: ExemplarMemory, rank: int, first: int, count: int) -> Split:
     return more
 
 
-def test_images_that_are_lent_are_rehearsed_beyond_the_quota() -> None:
+def test_added_images_are_exemplars_beyond_the_quota() -> None:
     memory, task = learned(Quota(3)), split(2, 5)
     before = [numbers(memory.exemplars(), label) for label in range(8)]
-    lent(memory, 2, first=100, count=6)
+    add_images(memory, 2, first=100, count=6)
     new = Split(task.images, task.labels + 8)
     chosen = torch.cat(memory.choose(new, 2, generator()))
     for seen in (memory.exemplars(), memory.rehearsed(new, 2, chosen)):
@@ -295,10 +295,10 @@ def test_images_that_are_lent_are_rehearsed_beyond_the_quota() -> None:
         assert numbers(seen, 1) == before[1]
 
 
-def test_images_that_are_lent_may_be_kept() -> None:
+def test_added_images_may_be_kept() -> None:
     memory, task = learned(Quota(3)), split(2, 5)
     before = [numbers(memory.exemplars(), label) for label in range(8)]
-    lent(memory, 2, first=100, count=60)
+    add_images(memory, 2, first=100, count=60)
     memory.learn(Split(task.images, task.labels + 8), 2, generator())
     kept = memory.exemplars()
     assert len(kept) == 10 * 3
@@ -309,9 +309,9 @@ def test_images_that_are_lent_may_be_kept() -> None:
     assert memory.state_dict()["counts"].tolist() == [3] * 10
 
 
-def test_images_of_unknown_classes_can_not_be_lent() -> None:
+def test_images_of_unknown_classes_cannot_be_added() -> None:
     memory = learned(Quota(3))
-    with pytest.raises(ValueError, match="of the 8 learned classes only"):
-        lent(memory, 8, first=0, count=1)
+    with pytest.raises(ValueError, match="the 8 learned classes"):
+        add_images(memory, 8, first=0, count=1)
     with pytest.raises(ValueError, match="can't be joined"):
         memory.add(Split(PixelImages(torch.zeros(1, 3, 9, 9).byte()), torch.tensor([0])))
