@@ -1,6 +1,5 @@
 """Images and labels of all kinds in, names out, through `Learner`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,43 +122,6 @@ def test_known_classes_are_not_learned_again() -> None:
     assert each.classes == ("green", "red")
 
 
-def as_list(X: Array) -> list[Any]:
-    return [Image.fromarray(x) for x in X]
-
-
-KINDS: dict[str, Callable[[Array], Any]] = {
-    "channels first": lambda X: X.transpose(0, 3, 1, 2),
-    "strided": lambda X: np.repeat(X, 2, axis=0)[::2],
-    "floats": lambda X: X / 255,
-    "float32": lambda X: (X / 255).astype(np.float32),
-    "tensor": lambda X: torch.from_numpy(X).permute(0, 3, 1, 2),
-    "tensor of floats": lambda X: torch.from_numpy(X / 255).permute(0, 3, 1, 2),
-    "tensor with channels last": torch.from_numpy,
-    "Pillow": as_list,
-    "arrays": list,
-    "transparent": lambda X: [x.convert("RGBA") for x in as_list(X)],
-    "our own": lambda X: PixelImages(torch.from_numpy(X).permute(0, 3, 1, 2)),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_images_of_any_kind_are_the_same_pixels(kind: str) -> None:
-    X, _ = images("red", "blue", per_class=2, size=9)
-    made = as_images(KINDS[kind](X))
-    assert isinstance(made, PixelImages)
-    np.testing.assert_array_equal(made.pixels.numpy(), X.transpose(0, 3, 1, 2))
-
-
-def test_grey_images_have_three_channels_alike() -> None:
-    grey = np.random.default_rng(0).integers(0, 255, (5, 7, 6), np.uint8)
-    for X in (grey, grey[:, None], grey[..., None], [Image.fromarray(x) for x in grey]):
-        made = as_images(X)
-        assert isinstance(made, PixelImages)
-        assert made.pixels.shape == (5, 3, 7, 6)
-        for channel in range(3):
-            np.testing.assert_array_equal(made.pixels[:, channel].numpy(), grey)
-
-
 def test_paths_are_read_and_brought_to_a_size(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.png" for name in COLOURS]
     for number, file in enumerate(files):
@@ -192,24 +154,6 @@ def test_files_may_stay_where_they_are(tmp_path: Path) -> None:
 
 
 X8 = np.zeros((4, 8, 8, 3), np.uint8)
-WRONG: dict[str, tuple[Any, str]] = {
-    "one image": (X8[0], r"looks like one image.*X\[None\]"),
-    "one picture": (Image.new("RGB", (4, 4)), "give a list"),
-    "one path": ("image.png", "give a list"),
-    "flat": (X8.reshape(4, -1), r"shape \[4, 192\] are not \[n, H, W\]"),
-    "four channels": (np.zeros((4, 8, 8, 4), np.uint8), r"\[4, 8, 8, 4\]"),
-    "whole numbers": (X8.astype(np.int64), "uint8 or floats, not torch.int64"),
-    "too bright": (X8 + 200.0, "from 200 to 200; leave out"),
-    "normalised": (X8 - 1.5, "from -1.5 to"),
-    "not numbers": (np.full((4, 8, 8, 3), np.nan), "must be from 0 to 1"),
-}
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_what_is_no_images_is_refused(kind: str) -> None:
-    X, words = WRONG[kind]
-    with pytest.raises(ValueError, match=words):
-        learner().fit(X, ["a", "b", "a", "b"])
 
 
 LABELS: dict[str, tuple[Any, tuple[str, ...]]] = {

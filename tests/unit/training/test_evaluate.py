@@ -6,14 +6,13 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.dataset import Dataset, PixelImages, Split, join_splits
 from densekd.data.memory import ExemplarMemory, Quota
-from densekd.data.scenario import Scenario, Task
+from densekd.data.scenario import Scenario
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.network import Features
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
-from densekd.training.inference import nearest_mean
 from densekd.training.learner import Learner, Settings
 
 import reference
@@ -103,54 +102,6 @@ def test_both_classifiers_are_counted_as_the_definitions_say() -> None:
     assert most_likely != nearest
     for guesses in (most_likely, nearest):
         assert np.mean(np.array(guesses) == np.array(labels)) > 0.7
-
-
-def test_class_means_are_of_exemplars_and_their_mirror_images() -> None:
-    each = learned()
-    exemplars, given = each.memory.exemplars(), each.class_means()
-    assert given is not None
-    plain = array(each.infer(exemplars.images).features)
-    flipped = array(each.infer(mirrored(exemplars)).features)
-    labels = exemplars.labels.tolist()
-    np.testing.assert_allclose(
-        array(given), reference.class_means(plain, flipped, labels), atol=1e-5
-    )
-    np.testing.assert_allclose((array(given) ** 2).sum(axis=1), 1, rtol=1e-5)
-    for wrong in ((plain, plain), (flipped, flipped)):
-        assert np.abs(array(given) - reference.class_means(*wrong, labels)).max() > 0.01
-
-
-def test_flipped_is_what_the_network_makes_of_mirror_images() -> None:
-    each, test = learned(), scenario()[0].test
-    flipped = each.infer(test.images, flipped=True)
-    assert torch.equal(flipped.features, each.infer(mirrored(test)).features)
-    assert not torch.equal(flipped.features, each.infer(test.images).features)
-
-
-def test_classes_that_keep_different_numbers_have_means_of_their_own() -> None:
-    task = scenario()[0]
-    few = torch.nonzero((task.train.labels != 2) | (torch.arange(len(task.train)) < 8)).flatten()
-    each = learner(exemplars=5)
-    each.learn(Task(0, task.classes, 0, task.train.take(few), task.test))
-    exemplars, given = each.memory.exemplars(), each.class_means()
-    assert torch.bincount(exemplars.labels).tolist() == [5, 5, 2, 5]
-    assert given is not None
-    wanted = reference.class_means(
-        array(each.infer(exemplars.images).features),
-        array(each.infer(mirrored(exemplars)).features),
-        exemplars.labels.tolist(),
-    )
-    np.testing.assert_allclose(array(given), wanted, atol=1e-5)
-
-
-def test_the_nearest_mean_is_nearest() -> None:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(50, 4, generator=generator)
-    means = nn.functional.normalize(torch.randn(7, 4, generator=generator))
-    wanted = reference.nearest_mean(array(features), array(means))
-    assert nearest_mean(features, means).tolist() == wanted
-    assert nearest_mean(features * 100, means).tolist() == wanted
-    assert len(set(wanted)) == 7
 
 
 @pytest.mark.parametrize("name", ["finetune", "rdkd"])

@@ -1,0 +1,147 @@
+"""The images, batches, terms and state of each phase of a task."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from densekd.data.memory import Selection
+from densekd.methods.method import Method, Phase
+from densekd.methods.paper import DenseOptions
+from densekd.methods.registry import make_method
+from densekd.training.learner import Learner
+from densekd.training.phases import PhaseTraining, TaskTraining
+
+from support.tiny_learners import BASE, FINISH, SCHEDULES, STEPS_OF_TWO, learned, tiny_learner
+
+BALANCED = Phase("finetune", FINISH, data="balanced")
+HELD_OUT = Phase("bias", FINISH, data="held-out", slots=("merged",))
+GENERATION = Phase("generation", FINISH, slots=("merged", "kd"), teacher="self")
+
+
+def method(streams: str = "merged", **changes: object) -> Method:
+    options = DenseOptions(streams=streams)  # type: ignore[arg-type]
+    return dataclasses.replace(make_method("gkd", options, SCHEDULES), **changes)  # type: ignore[arg-type]
+
+
+def second_task(learner: Learner) -> TaskTraining:
+    parts = learner.method, learner.memory, learner.settings, learner.network
+    training = TaskTraining(STEPS_OF_TWO[1], *parts)
+    training.begin(learner.terms)
+    return training
+
+
+def after_base(
+    how: Method | None = None, *, per_class: int = 2, selection: Selection = "random"
+) -> Learner:
+    return learned(how or method(), STEPS_OF_TWO[:1], per_class=per_class, selection=selection)
+
+
+def start(
+    training: TaskTraining, phase: Phase, learner: Learner, saved: dict[str, Tensor] | None = None
+) -> PhaseTraining:
+    started = training.start_phase(phase, learner.network, saved or {})
+    assert started is not None
+    return started
+
+
+def labels(phase: PhaseTraining, stream: str) -> list[int]:
+    """How often each class occurs in an epoch of a stream."""
+    found = [batches[stream].labels for batches in phase.epoch(0, 0)]  # type: ignore[index]
+    assert len(found) == len(phase)
+    return torch.bincount(torch.cat(found), minlength=6).tolist()
+
+
+def test_the_base_task_has_its_own_phases_and_no_teacher() -> None:
+    learner = tiny_learner(method())
+    parts = learner.method, learner.memory, learner.settings, learner.network
+    training = TaskTraining(STEPS_OF_TWO[0], *parts)
+    training.begin(learner.terms)
+    assert training.phases == learner.method.base
+    assert (training.teacher, training.teacher_sizes) == (None, ())
+    assert set(training.active_terms) == {"merged"}
+    assert second_task(after_base()).phases == learner.method.increment
+
+
+def test_merged_streams_are_one_batch_and_split_streams_are_two() -> None:
+    learner = after_base()
+    merged = start(second_task(learner), learner.method.increment[0], learner)
+    assert labels(merged, "merged") == [2, 2, 2, 2, 6, 6]
+    learner = after_base(method("split"))
+    split = start(second_task(learner), learner.method.increment[0], learner)
+    assert labels(split, "new") == [0, 0, 0, 0, 6, 6]
+    assert labels(split, "exemplars") == [2] * 6
+
+
+def test_a_phase_on_exemplars_is_skipped_without_them() -> None:
+    learner = after_base(per_class=0)
+    training = second_task(learner)
+    assert training.start_phase(BALANCED, learner.network, {}) is None
+    assert training.start_phase(HELD_OUT, learner.network, {}) is None
+    assert set(training.active_terms) == {"merged", "kd"}
+
+
+def test_balanced_images_are_equally_many_of_each_class() -> None:
+    learner = after_base()
+    balanced = start(second_task(learner), BALANCED, learner)
+    assert labels(balanced, "merged") == [2] * 6
+    assert balanced.state() == {}
+
+
+def test_held_out_images_are_in_no_other_phase() -> None:
+    how = method(held_out=0.5)
+    learner = after_base(how)
+    training = second_task(learner)
+    assert labels(start(training, HELD_OUT, learner), "merged") == [1] * 6
+    assert labels(start(training, how.increment[0], learner), "merged") == [1, 1, 1, 1, 5, 5]
+
+
+def test_herded_images_are_saved_and_not_chosen_again() -> None:
+    learner = after_base(selection="herding")
+    training = second_task(learner)
+    first = start(training, BALANCED, learner)
+    chosen = first.state()["chosen"]
+    assert len(chosen) == 4
+    other = torch.tensor([i for i in range(12) if i not in chosen.tolist()][:4])
+    resumed = start(training, BALANCED, learner, {"chosen": other})
+    assert torch.equal(resumed.state()["chosen"], other)
+    images = [
+        torch.cat([batches["merged"].images for batches in phase.epoch(0, 0)])
+        for phase in (first, resumed)
+    ]
+    assert not torch.equal(*images)
+
+
+def test_a_phase_that_teaches_itself_saves_its_teacher() -> None:
+    learner = after_base()
+    training = second_task(learner)
+    phase = start(training, GENERATION, learner)
+    assert phase.teacher is not None
+    assert phase.teacher is not training.teacher
+    weights = learner.network.state_dict()
+    state = phase.state()
+    assert state.keys() == {f"teacher.{name}" for name in weights}
+    saved = {name: torch.zeros_like(x) for name, x in state.items()}
+    resumed = start(training, GENERATION, learner, saved)
+    assert all(not x.any() for x in resumed.state().values())
+    assert all(torch.equal(state[f"teacher.{name}"], x) for name, x in weights.items())
+
+
+def test_a_phase_uses_only_its_own_terms() -> None:
+    learner = after_base()
+    training = second_task(learner)
+    assert set(start(training, learner.method.increment[0], learner).terms) == {"merged", "kd"}
+    assert set(start(training, Phase("x", BASE, slots=("kd",)), learner).terms) == {"kd"}
+
+
+@pytest.mark.parametrize("streams", ["merged", "split"])
+def test_an_epoch_continues_after_the_batches_that_are_skipped(streams: str) -> None:
+    learner = after_base(method(streams))
+    phase = start(second_task(learner), learner.method.increment[0], learner)
+    whole, rest = list(phase.epoch(1, 0)), list(phase.epoch(1, 2))
+    assert len(whole) == len(phase)
+    assert len(rest) == len(phase) - 2
+    for wanted, given in zip(whole[2:], rest, strict=True):
+        assert wanted.keys() == given.keys()
+        assert all(torch.equal(wanted[s].images, given[s].images) for s in wanted)
