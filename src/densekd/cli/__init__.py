@@ -22,13 +22,13 @@ from densekd.cli import (
 )
 
 
-class _Sentences(TyperGroup):
-    """Shows what can't be done as one sentence, and ends with code 2."""
+class _OneLineErrors(TyperGroup):
+    """Shows expected errors as one sentence instead of a traceback, and exits with code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read the output has left, which typer knows about
+        except BrokenPipeError:  # the reader of the output is gone; typer handles that
             raise
         except (ValueError, OSError) as error:
             typer.echo(f"Error: {error}", err=True)
@@ -36,33 +36,32 @@ class _Sentences(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Sentences,
+    cls=_OneLineErrors,
     no_args_is_help=True,
     add_completion=False,
-    help="Networks that learn new classes and keep the old ones, by dense distillation.",
+    help="Teach image classifiers new classes without forgetting old ones, by dense distillation.",
 )
-_OWN = "A model of your own"
-_BENCHMARKS = "Benchmarks and the paper's experiments"
+_MODELS, _BENCHMARKS = "Your own model", "Benchmarks and the paper's experiments"
 
-for command, examples in (
-    (learn.learn, learn.EXAMPLES),
-    (predict.predict, predict.EXAMPLES),
-    (model.info, model.INFO_EXAMPLES),
-    (model.history, model.HISTORY_EXAMPLES),
-    (model.undo, model.UNDO_EXAMPLES),
-    (export.export, export.EXAMPLES),
-    (ui.ui, ui.EXAMPLES),
+for _command in (
+    learn.learn_command,
+    predict.predict_command,
+    model.info_command,
+    model.history_command,
+    model.undo_command,
+    export.export_command,
+    ui.ui_command,
 ):
-    app.command(epilog=examples, rich_help_panel=_OWN)(command)
-for command, examples in (
-    (run.run, run.EXAMPLES),
-    (sweep.sweep, sweep.EXAMPLES),
-    (compare.compare, compare.EXAMPLES),
-    (report.report, report.EXAMPLES),
-    (flatness.flatness, flatness.EXAMPLES),
-    (compress.compress, compress.EXAMPLES),
-    (methods.methods, methods.EXAMPLES),
+    _command.add_to(app, _MODELS)
+for _command in (
+    run.run_command,
+    sweep.sweep_command,
+    compare.compare_command,
+    report.report_command,
+    flatness.flatness_command,
+    compress.compress_command,
+    methods.methods_command,
 ):
-    app.command(epilog=examples, rich_help_panel=_BENCHMARKS)(command)
-app.add_typer(run.config, name="config", rich_help_panel=_BENCHMARKS)
-app.add_typer(data.app, name="data", rich_help_panel=_BENCHMARKS)
+    _command.add_to(app, _BENCHMARKS)
+app.add_typer(run.config_app, name="config", rich_help_panel=_BENCHMARKS)
+app.add_typer(data.data_app, name="data", rich_help_panel=_BENCHMARKS)

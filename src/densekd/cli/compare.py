@@ -6,23 +6,17 @@ from typing import Annotated
 import typer
 
 from densekd.cli import output
-
-EXAMPLES = """Examples:
-
-densekd compare runs
-
-densekd compare runs --plot comparison.png"""
+from densekd.cli.options import command
 
 
-def compare(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder with run folders, as `densekd run --out` makes it.")
-    ] = Path("runs"),
+@command("densekd compare runs", "densekd compare runs --plot comparison.png")
+def compare_command(
+    folder: Annotated[Path, typer.Argument(help="Folder that holds run folders.")] = Path("runs"),
     plot: Annotated[
-        Path | None, typer.Option(help="Draw accuracy by classes seen, as PNG, PDF or SVG.")
+        Path | None, typer.Option(help="Draw accuracy over classes seen, as PNG, PDF or SVG.")
     ] = None,
 ) -> None:
-    """Compare the runs in a folder: what they reached, and what they kept."""
+    """Compare the finished runs in a folder."""
     from densekd.report.compare import finished_runs, plot_runs
     from densekd.report.overview import AVERAGE
 
@@ -36,9 +30,10 @@ def compare(
     console = output.console()
     console.print(table)
     console.print(
-        "average: over the models after each task; the others: after the last, on the test images "
-        "of all classes, of those learned first, of all but the last task's, of the last task's.",
+        "Accuracy on test images. average: mean of the accuracies after each task. The others are "
+        "measured after the last task: last on all classes, base on those of the first task, new "
+        "on those of the last task, old on all but these."
     )
     if plot is not None:
         plot_runs(runs, plot)
-        console.print(f"The curves are in {output.safe(plot)}.", soft_wrap=True)
+        console.print(f"The plot is in {output.safe(plot)}.", soft_wrap=True)

@@ -1,130 +1,100 @@
-"""``densekd compress``: a small network that learns from a large one."""
+"""``densekd compress``: train a small network to imitate a large one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.cli.run_options import takes
-from densekd.cli.signals import first_process, resumable
+from densekd.cli.options import (
+    AsJson,
+    DataDir,
+    Epochs,
+    Override,
+    Quiet,
+    RunsFolder,
+    Seed,
+    Source,
+    command,
+    option,
+)
+from densekd.cli.run import print_result
+from densekd.cli.signals import first_process
 
 if TYPE_CHECKING:
     from densekd.compression.config import CompressionConfig
 
-EXAMPLES = """Examples:
-
-densekd compress --method fdkd
-
-densekd compress --data cifar100 --teacher wrn-40-4 --student resnet32 --method rdkd --epochs 30%
-
-densekd compress --method kd --student resnet14 --teacher-file runs/compress-fdkd-0123456789ab
-
-densekd compress --method rdkd -o options.whole=true -o training.student.lr=0.1
-
-What was stopped goes on when the same command is given again; compressions in the same folder share
-their teachers."""
-
-
-def _option(help: str, *names: str, metavar: str = "") -> Any:
-    return typer.Option(*names, help=help, metavar=metavar or None, show_default=False)
-
 
 @dataclass(frozen=True)
 class CompressOptions:
-    """What was said on the command line; None is what wasn't."""
+    """The options of a compression; None if not given."""
 
     method: Annotated[
-        str | None, _option("kd, rdkd (by default), fdkd, or alone for no teacher at all.")
+        str | None, option("kd, rdkd (the default), fdkd, or alone for no teacher.")
     ] = None
-    data: Annotated[
-        str | None, _option("See `densekd data list`; digits by default.", metavar="SOURCE")
-    ] = None
-    data_dir: Annotated[
-        Path | None, _option("Where CIFAR is, or is put, if not in DENSEKD_DATA.")
-    ] = None
-    teacher: Annotated[str | None, _option("The large network, such as wrn-40-4.")] = None
-    student: Annotated[str | None, _option("The small network, such as resnet32.")] = None
+    data: Source = None
+    data_dir: DataDir = None
+    teacher: Annotated[str | None, option("The large network, such as wrn-40-4.")] = None
+    student: Annotated[str | None, option("The small network, such as resnet32.")] = None
     teacher_file: Annotated[
         Path | None,
-        _option(
-            "A trained teacher: the folder of an earlier compression, or one in its folder "
-            "teachers. Without it, one is trained.",
+        option(
+            "Use a trained teacher: the folder of an earlier compression, or one in its folder "
+            "teachers. Default: train one.",
             metavar="FOLDER",
         ),
     ] = None
     groups: Annotated[
-        int | None, _option("The blocks of classes that groups are made of; 10 by default.")
+        int | None, option("Blocks of classes that groups are made of. Default: 10.")
     ] = None
-    epochs: Annotated[
-        str | None,
-        _option(
-            "Epochs of the student (10), or a share of the full schedule (0.3, 30%); the "
-            "teacher's are shortened alike.",
-            metavar="EPOCHS",
-        ),
-    ] = None
-    seed: Annotated[int | None, _option("Of all that is drawn; 1993 by default.")] = None
-    override: Annotated[
-        list[str] | None,
-        _option(
-            "Any setting of compression.toml in the folder of a compression, such as "
-            "options.temperature=2; counts most. Can be repeated.",
-            "--override",
-            "-o",
-            metavar="KEY=VALUE",
-        ),
-    ] = None
+    epochs: Epochs = None
+    seed: Seed = None
+    override: Override = None
 
     def resolve(self) -> "CompressionConfig":
-        """The configuration: of options, changed by overrides."""
+        """The configuration: the options, changed by the overrides."""
         from densekd.compression.config import resolve_compression
         from densekd.config.settings_tree import override
 
         names = ("method", "teacher", "student", "teacher_file", "groups", "epochs", "seed")
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
-        given["data"] = _known({"source": self.data, "dir": self.data_dir})
-        return resolve_compression(override(_known(given), self.override or []))
+        given["data"] = _without_none({"source": self.data, "dir": self.data_dir})
+        return resolve_compression(override(_without_none(given), self.override or []))
 
 
-@takes(CompressOptions)
-def compress(
+@command(
+    "densekd compress --method fdkd",
+    "densekd compress --data cifar100 --teacher wrn-40-4 --student resnet32 --method rdkd "
+    "--epochs 30%",
+    "densekd compress --method kd --student resnet14 --teacher-file runs/compress-fdkd-0123456789ab",
+    "densekd compress --method rdkd -o options.whole=true -o training.student.lr=0.1",
+    options=CompressOptions,
+    note="Repeat the same command to resume what was stopped. Compressions in the same folder share "
+    "their teachers. Each folder has a compression.toml with all settings.",
+)
+def compress_command(
     settings: CompressOptions,
-    out: Annotated[
-        Path, typer.Option(help="The folder that has a folder for each run.", metavar="FOLDER")
-    ] = Path("runs"),
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, all else on stderr.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    out: RunsFolder = Path("runs"),
+    json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train a small network to do what a large one does, on all classes at once."""
-    from densekd.files import to_json
-
-    result = _result(settings.resolve(), out, quiet or not first_process())
-    if not first_process():
-        return
-    if json:
-        typer.echo(to_json(result), nl=False)
-    _show_result(result, output.console(stderr=json))
-
-
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _result(config: "CompressionConfig", out: Path, quiet: bool) -> dict[str, Any]:
-    from densekd.cli.run_progress import watching
+    """Train a small network to imitate a large one, on all classes at once."""
+    from densekd.cli.run_progress import run_with_display
     from densekd.compression.compress import compress
     from densekd.compression.config import compression_folder
 
-    if not quiet and (compression_folder(config, out) / "result.json").exists():
-        typer.echo("This compression was finished before; here is its result.", err=True)
-    with resumable() as interrupts, watching(config, interrupts, quiet=quiet) as observer:
-        return compress(config, out, observer)
+    config = settings.resolve()
+    folder, first = compression_folder(config, out), first_process()
+    quiet = quiet or not first
+    result = run_with_display(config, folder, quiet, lambda o: compress(config, out, o))
+    if first:
+        print_result(result, json, _show_result)
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:
@@ -142,8 +112,8 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
         f"{result['seconds']:,.1f}",
     )
     console.print(table)
-    console.print("Accuracy is of the test images, after the last epoch.")
+    console.print("Accuracy: on the test images, after the last epoch.")
     if result["config"]["epochs"] is not None:
         full = result["config"]["training"]["student"]["epochs"]
         console.print(f"Training was shortened to {len(result['epochs'])} of {full} epochs.")
-    console.print(f"All of it is in {output.safe(result['folder'])}.", soft_wrap=True)
+    console.print(f"Results are in {output.safe(result['folder'])}.", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``densekd data``: see what data there is, check it, fetch it."""
+"""``densekd data``: list, check and download data sets."""
 
 import importlib.util
 import sys
@@ -9,68 +9,62 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
+from densekd.cli.options import DataDir, command, option
 
-# What needs torch is imported in the commands, for it takes seconds and --help shouldn't.
+# Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:
     from densekd.data.cifar import Name
     from densekd.data.dataset import Dataset
 
-Counts = Mapping[str, Mapping[str, int]]
-
-app = typer.Typer(no_args_is_help=True, help="See what data there is, check it, fetch it.")
-
-SourceName = Annotated[
+_Counts = Mapping[str, Mapping[str, int]]
+_Source = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE", help="A source as `densekd data list` shows them.", show_default=False
+        metavar="SOURCE", help="A source that `densekd data list` shows.", show_default=False
     ),
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Where CIFAR is, or is put. Without it DENSEKD_DATA counts, else your cache folder.",
-        show_default=False,
-    ),
-]
+data_app = typer.Typer(no_args_is_help=True, help="List, check and download data sets.")
 
 
-@app.command("list", epilog="Example:\n\ndensekd data list --data-dir ~/data")
-def list_sources(data_dir: DataDir = None) -> None:
-    """List the sources of images, and whether they are here."""
+@command("densekd data list --data-dir ~/data")
+def list_command(data_dir: DataDir = None) -> None:
+    """List the sources of images, and which are on this machine."""
     from densekd.data import cifar, sources
 
     where = sources.data_dir(data_dir)
     hub = importlib.util.find_spec("datasets") is not None
-    here = {"digits": "yes", "hub": "fetched when used" if hub else "needs densekd[hub]"}
+    here = {"digits": "yes", "hub": "downloaded when used" if hub else "needs densekd[hub]"}
     for name in cifar.OFFICIAL:
         place = cifar.find_cifar(name, where)
         here[name] = "no" if place is None else f"yes: {place.name}"
     table = output.table("source", "what it is", "here")
     for kind, source in sources.SOURCES.items():
-        table.add_row(source.usage, source.summary, here.get(kind, "you say where"))
+        table.add_row(source.usage, source.summary, here.get(kind, "you give the path"))
     output.console().print(table)
     typer.echo(
-        f"CIFAR is looked for in {output.safe(where)}; `densekd data get cifar100` downloads it "
-        "there, and --data-dir or DENSEKD_DATA names another folder."
+        f"The CIFAR folder is {output.safe(where)}; change it with --data-dir or DENSEKD_DATA. "
+        "`densekd data get cifar100` downloads to it."
     )
 
 
-@app.command(
-    epilog="Examples:\n\ndensekd data check digits\n\ndensekd data check cifar100 --data-dir ~/data"
-    "\n\ndensekd data check folder:~/photos\n\ndensekd data check npz:set.npz"
+@command(
+    "densekd data check digits",
+    "densekd data check cifar100 --data-dir ~/data",
+    "densekd data check folder:~/photos",
+    "densekd data check npz:set.npz",
 )
-def check(
-    source: SourceName,
+def check_command(
+    source: _Source,
     data_dir: DataDir = None,
     classes_file: Annotated[
-        Path | None, typer.Option(help="The classes to take of imagenet:PATH, one per line.")
+        Path | None, option("File with the classes of imagenet:PATH to use, one per line.")
     ] = None,
-    image_column: Annotated[str | None, typer.Option(help="Of images, for hub:NAME.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Of labels, for hub:NAME.")] = None,
+    image_column: Annotated[str | None, option("Column of images, for hub:NAME.")] = None,
+    label_column: Annotated[str | None, option("Column of labels, for hub:NAME.")] = None,
 ) -> None:
     """Check that a source can be read in full, and count its images.
 
-    Ends with code 1 if something is missing or damaged.
+    Exits with code 1 if something is missing or damaged.
     """
     from densekd.data import sources
 
@@ -88,21 +82,19 @@ def check(
         case "folder" | "imagenet" | "imagenet100":
             _check_folder(kind, Path(rest).expanduser(), classes_file)
             return
-    with output.progress(f"Reading {source}", "images") as on_progress:
+    with output.progress_bar(f"Reading {source}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
     _show_counts(_counts(dataset))
 
 
-@app.command(
-    epilog="Examples:\n\ndensekd data get cifar100\n\ndensekd data get cifar10 --data-dir ~/data"
-)
-def get(source: SourceName, data_dir: DataDir = None) -> None:
-    """Download a source, unless it is here."""
+@command("densekd data get cifar100", "densekd data get cifar10 --data-dir ~/data")
+def get_command(source: _Source, data_dir: DataDir = None) -> None:
+    """Download a source unless it is already here."""
     from densekd.data import cifar, hub, sources
 
     kind, rest = sources.parse(source)
     if kind == "digits":
-        typer.echo("digits come with scikit-learn; there is nothing to download.")
+        typer.echo("digits comes with scikit-learn; there is nothing to download.")
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
         counts = ", ".join(
@@ -112,7 +104,11 @@ def get(source: SourceName, data_dir: DataDir = None) -> None:
     elif kind in cifar.OFFICIAL:
         _get_cifar(kind, sources.data_dir(data_dir))
     else:
-        raise ValueError(f"{source} can't be fetched, only cifar10, cifar100 and hub:NAME can.")
+        raise ValueError(f"{source} can't be downloaded; only cifar10, cifar100 and hub:NAME can.")
+
+
+for _command in (list_command, check_command, get_command):
+    _command.add_to(data_app)
 
 
 def _get_cifar(name: "Name", where: Path) -> None:
@@ -123,15 +119,15 @@ def _get_cifar(name: "Name", where: Path) -> None:
     if place is not None and not damaged:
         typer.echo(f"{name} is already here and intact: {output.safe(place)}.")
         return
-    # A damaged archive is replaced, but an extracted file would be read in place of what comes.
+    # The download replaces a damaged archive. A damaged extracted file would still be read first.
     if place is not None and place not in damaged:
         raise ValueError(
-            f"{damaged[0]} is damaged; delete it and repeat `densekd data get {name}`."
+            f"{damaged[0]} is damaged; delete it and run `densekd data get {name}` again."
         )
     typer.echo(f"Downloading {cifar.OFFICIAL[name].url} to {output.safe(where)}.")
-    with output.progress(name, "bytes") as on_progress:
+    with output.progress_bar(name, "bytes") as on_progress:
         place = cifar.download_cifar(name, where, on_progress=on_progress)
-    typer.echo(f"{name} is here now and intact: {output.safe(place)}.")
+    typer.echo(f"{name} is downloaded and intact: {output.safe(place)}.")
 
 
 def _check_cifar(name: "Name", where: Path) -> None:
@@ -144,7 +140,7 @@ def _check_cifar(name: "Name", where: Path) -> None:
         typer.echo(f"{state.status:8}{output.safe(state.path)}{detail}")
     found = {state.status for state in states}
     if found != {"intact"}:
-        fetch = "Delete what is damaged and fetch" if "damaged" in found else "Fetch"
+        fetch = "Delete the damaged files and download" if "damaged" in found else "Download"
         typer.echo(f"{fetch} {name} with `densekd data get {name}`.")
         raise typer.Exit(1)
 
@@ -157,7 +153,7 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
     else:
         classes = imagenet.imagenet_classes(kind, path, classes_file)
         found = imagenet.find_imagenet(path, classes)
-    with output.progress(f"Reading {output.safe(path)}", "images") as on_progress:
+    with output.progress_bar(f"Reading {output.safe(path)}", "images") as on_progress:
         report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})
     for title, entries in (("Not used", found.left_out), ("Can't be read", report.unreadable)):
@@ -171,7 +167,7 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
     typer.echo("Every image can be read.")
 
 
-def _counts(dataset: "Dataset") -> Counts:
+def _counts(dataset: "Dataset") -> _Counts:
     """The number of training and test images of each class."""
     counts = {}
     for part, split in (("train", dataset.train), ("test", dataset.test)):
@@ -180,13 +176,12 @@ def _counts(dataset: "Dataset") -> Counts:
     return counts
 
 
-def _show_counts(counts: Counts) -> None:
-    """The images in all and by class: in one line if all classes have as many, else a table."""
+def _show_counts(counts: _Counts) -> None:
+    """Print the number of images in all and by class: one line if all are equal, else a table."""
     console = output.console()
     classes = list(dict.fromkeys(name for own in counts.values() for name in own))
     images = ", ".join(f"{output.number(sum(own.values()))} {part}" for part, own in counts.items())
-    noun = "class" if len(classes) == 1 else "classes"
-    console.print(f"{output.number(len(classes))} {noun}: {images}.")
+    console.print(f"{output.count(len(classes), 'class', 'classes')}: {images}.")
     numbers = {tuple(own.get(name, 0) for own in counts.values()) for name in classes}
     if len(numbers) == 1:
         each = ", ".join(

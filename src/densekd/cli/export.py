@@ -1,4 +1,4 @@
-"""``densekd export``: a model as one file that runs elsewhere."""
+"""``densekd export``: a model as one file that runs without densekd."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -7,49 +7,48 @@ from typing import Annotated
 import typer
 
 from densekd.cli import output
-
-EXAMPLES = """Examples:
-
-densekd export animals.model --to onnx
-
-densekd export animals.model --to torch --out animals.pt2
-
-It takes uint8 pixels and gives calibrated probabilities; names and preprocessing are in it."""
+from densekd.cli.options import ModelFolder, ModelStep, command, option
 
 
-class To(StrEnum):
+class ExportFormat(StrEnum):
     """The kinds of file."""
 
     onnx = "onnx"
     torch = "torch"
 
 
-def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")],
-    to: Annotated[To, typer.Option(help="ONNX, or torch's own format, for torch.export.load.")],
+@command(
+    "densekd export animals.model --to onnx",
+    "densekd export animals.model --to torch --out animals.pt2",
+    note="The file takes uint8 pixels and gives calibrated probabilities. It contains the class "
+    "names and the preprocessing.",
+)
+def export_command(
+    model: ModelFolder,
+    to: Annotated[
+        ExportFormat, typer.Option(help="ONNX, or PyTorch's format for torch.export.load.")
+    ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where to write it, if not beside the model."),
+        Path | None, option("File to write. Default: beside the model.", metavar="FILE")
     ] = None,
-    step: Annotated[
-        int | None, typer.Option(help="Export the model as it was after an earlier step.")
-    ] = None,
+    step: ModelStep = None,
 ) -> None:
-    """Write a model to one file that runs without densekd, checked on the model's own images."""
-    from densekd.model.export import ENDINGS, export, usage
-    from densekd.model.model import Model
+    """Export a model to one file, and check it on the model's own images."""
+    from densekd.model.export import ENDINGS, export
+    from densekd.model.folder import Model
+    from densekd.model.usage import usage
 
     opened = Model.open(model, step)
     if out is None:
         place = model.resolve()
         out = place.with_name(place.name.removesuffix(".model") + ENDINGS[to.value])
-    typer.echo(f"Exporting {output.safe(model)}, which takes some seconds.", err=True)
-    with output.progress("Checking it", "images") as on_progress:
+    typer.echo(f"Exporting {output.safe(model)}; this takes a few seconds.", err=True)
+    with output.progress_bar("Checking", "images") as on_progress:
         exported = export(opened, to.value, out, on_progress)
     size = output.number(exported.bytes / 1000)
     typer.echo(
         f"{output.safe(exported.file)} ({size} kB) agrees with the model on "
-        f"{output.number(exported.images)} images: no probability differs by more than "
+        f"{output.count(exported.images, 'image')}: probabilities differ by at most "
         f"{exported.difference:.1e}.\n\nTo use it:\n"
     )
     typer.echo(usage(to.value, exported.file), nl=False)

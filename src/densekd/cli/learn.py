@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.cli.run_options import takes
+from densekd.cli.options import AsJson, ModelFolder, Override, Quiet, command, option
 from densekd.cli.signals import resumable
 
 if TYPE_CHECKING:
@@ -17,79 +17,48 @@ if TYPE_CHECKING:
     from densekd.model.settings import TeachOptions
     from densekd.model.store import Update
 
-EXAMPLES = """Examples:
-
-densekd learn animals.model photos/animals
-
-densekd learn animals.model photos/birds --budget 10
-
-densekd learn animals.model photos/fish --dry-run
-
-densekd learn animals.model photos/more --known replay
-
-The first call makes the model, each later one adds the classes in its folder. An update that was
-stopped goes on when the same command is given again; `densekd undo` takes one back."""
-
-# At most so many classes are listed of those that lost most.
-_LOST = 5
+# At most this many classes are listed as learned least or forgotten most.
+_LISTED = 5
+_NEW = "For a new model only"
 
 
 class OnKnown(StrEnum):
-    """What is done with a folder that is named like a known class."""
+    """What to do with a folder named like a known class."""
 
     REFUSE = "refuse"
     REPLAY = "replay"
 
 
-_NEW = "For a new model; later ones go on with what it has"
-
-
 @dataclass(frozen=True)
 class LearnOptions:
-    """What was said on the command line; None is what wasn't."""
+    """The options of an update; None if not given."""
 
     known: Annotated[
-        OnKnown,
-        typer.Option(help="What to do with folders of known classes: replay learns them too."),
+        OnKnown, typer.Option(help="What to do with folders of known classes; replay learns them.")
     ] = OnKnown.REFUSE
-    epochs: Annotated[
-        int | None,
-        typer.Option(help="How often each image is seen; chosen by their number otherwise."),
-    ] = None
+    epochs: Annotated[int | None, option("Epochs. Default: chosen by the number of images.")] = None
     budget: Annotated[
-        float | None,
-        typer.Option(help="Fit the epochs into so many minutes.", metavar="MINUTES"),
+        float | None, option("Choose epochs that fit into this time.", metavar="MINUTES")
     ] = None
     image_size: Annotated[
         int | None,
-        typer.Option(
-            help="Height and width that images are brought to; by default their own, up to 64 "
-            "without a graphics processor.",
-            rich_help_panel=_NEW,
+        option(
+            "Height and width that images are resized to. Default: their own, up to 64 without a "
+            "GPU.",
+            panel=_NEW,
         ),
     ] = None
     network: Annotated[
-        str | None, typer.Option(help="Such as resnet20 or resnet18.", rich_help_panel=_NEW)
+        str | None, option("Backbone, such as resnet20 or resnet18.", panel=_NEW)
     ] = None
     method: Annotated[
-        str | None,
-        typer.Option(
-            help="How old classes are kept; `densekd methods` lists them.", rich_help_panel=_NEW
-        ),
+        str | None, option("Method that keeps old classes; see `densekd methods`.", panel=_NEW)
     ] = None
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--override",
-            "-o",
-            help="Any other setting that `densekd config show` shows, such as memory.per_class=50.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None
+    override: Override = None
 
     def given(self) -> "TeachOptions":
-        """The same, as teaching takes it."""
-        from densekd.model.settings import TeachOptions
+        """The same, as `teach` takes it."""
+        from densekd.model.folder import TeachOptions
 
         return TeachOptions(
             self.image_size,
@@ -102,35 +71,42 @@ class LearnOptions:
         )
 
 
-@takes(LearnOptions)
-def learn(
+@command(
+    "densekd learn animals.model photos/animals",
+    "densekd learn animals.model photos/birds --budget 10",
+    "densekd learn animals.model photos/fish --dry-run",
+    "densekd learn animals.model photos/more --known replay",
+    options=LearnOptions,
+    note="The first call creates the model; later calls add classes. Repeat the same command to "
+    "resume an update that was stopped. `densekd undo` takes an update back.",
+)
+def learn_command(
     options: LearnOptions,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")],
+    model: ModelFolder,
     folder: Annotated[
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="Has a sub-folder of images for each class, or train/ and val/ with such.",
+            help="Folder with a sub-folder of images per class, or with train/ and val/ of these.",
+            show_default=False,
         ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done, and how long it takes.")
+        bool, typer.Option("--dry-run", help="Only show what would be learned, and how long.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print what came of it as JSON, all else on stderr.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Teach a model new classes from a folder of images, and see what it has forgotten.
+    """Teach a model new classes from a folder of images, and measure what it forgets.
 
-    Until that is done, the model is what it was.
+    The model stays as it is until the update is finished.
     """
-    from densekd.cli.learn_progress import watching
+    from densekd.cli.learn_progress import learn_display
     from densekd.files import to_json
     from densekd.model.teach import preview, teach
 
     given, console = options.given(), output.console(stderr=json)
-    with resumable() as interrupts, watching(interrupts, quiet=quiet) as observer:
+    with resumable() as interrupts, learn_display(interrupts, quiet=quiet) as observer:
         if dry_run:
             plan = preview(model, folder, given, observer)
         else:
@@ -144,30 +120,33 @@ def learn(
 
 
 def show_plan(plan: "Plan", console: Console) -> None:
-    """What an update would do."""
-    from densekd.cli.learn_progress import outline
+    """Print what an update would do."""
+    from densekd.cli.learn_progress import plan_sentence
 
-    console.print(outline(plan), soft_wrap=True)
-    table = output.table("class", "", numbers=("to learn from", "to test on"))
+    console.print(plan_sentence(plan), soft_wrap=True)
+    table = output.table("class", "", numbers=("training images", "test images"))
     for kind, counts in (("new", plan.learned), ("known", plan.replayed)):
         for name, count in counts.items():
             tested = output.number(plan.tested.get(name, 0))
             table.add_row(output.safe(name), kind, output.number(count), tested)
     console.print(table)
     if plan.seconds is not None:
-        console.print(f"It would take about {output.duration(plan.seconds)}; nothing was done.")
+        console.print(
+            f"This would take about {output.duration(plan.seconds)}. Nothing was changed."
+        )
 
 
 def show_update(update: "Update", model: Path, console: Console) -> None:
-    """What an update did, and what was forgotten."""
+    """Print what an update learned, and what it forgot."""
     took = output.duration(update.seconds)
     console.print(
-        f"Step {update.step}: {output.safe(model)} learned {output.names(update.learned)} from "
-        f"{output.number(update.images)} images in {took} and knows {len(update.classes)} classes.",
+        f"Step {update.step}: {output.safe(model)} learned {output.name_list(update.learned)} from "
+        f"{output.count(update.images, 'image')} in {took}. It knows "
+        f"{output.count(len(update.classes), 'class', 'classes')}.",
         soft_wrap=True,
     )
     before, after = update.before, update.after
-    table = output.table("named right of", numbers=("test images", "before %", "after %"))
+    table = output.table("accuracy on", numbers=("images", "before %", "after %"))
     tested = {each.name: each.tested for each in update.classes}
     new = sum(tested[name] for name in update.learned)
     rows = {"new classes": new, "old classes": sum(tested.values()) - new}
@@ -181,34 +160,31 @@ def show_update(update: "Update", model: Path, console: Console) -> None:
 
 
 def _weak(update: "Update") -> list[str]:
-    """Which new classes are named right less than half as often as new classes are together."""
+    """The new classes with less than half the mean accuracy of new classes."""
     mean = update.after.new or 0.0
     weak = {
         each.name: each.after
         for each in update.classes
         if each.name in update.learned and each.after is not None and each.after < mean / 2
     }
-    worst = sorted(weak, key=lambda name: weak[name])[:_LOST]
+    worst = sorted(weak, key=lambda name: weak[name])[:_LISTED]
     listed = (f"{output.safe(name)} {output.percent(weak[name])}" for name in worst)
     return [f"Learned least, in %: {', '.join(listed)}."] if worst else []
 
 
 def _lost(update: "Update") -> list[str]:
-    """Which classes are named right less often than before, and which can't be tested."""
-    lost = {
-        each.name: (each.before, each.after)
+    """The classes that lost accuracy, and those without test images."""
+    lost = [
+        (each.after - each.before, each.name, each.before, each.after)
         for each in update.classes
         if each.before is not None and each.after is not None and each.after < each.before
-    }
-    worst = sorted(lost, key=lambda name: lost[name][1] - lost[name][0])[:_LOST]
+    ]
     lines = []
-    if worst:
+    if lost:
         listed = (
-            f"{output.safe(name)} {output.percent(lost[name][0])} → {output.percent(lost[name][1])}"
-            for name in worst
+            f"{output.safe(name)} {output.percent(before)} → {output.percent(after)}"
+            for _, name, before, after in sorted(lost, key=lambda each: each[0])[:_LISTED]
         )
-        lines.append(f"Most forgotten, in %: {', '.join(listed)}.")
+        lines.append(f"Forgot most, in %: {', '.join(listed)}.")
     untested = [each.name for each in update.classes if not each.tested]
-    if untested:
-        lines.append(f"Without test images: {output.names(untested)}.")
-    return lines
+    return [*lines, f"Without test images: {output.name_list(untested)}."] if untested else lines

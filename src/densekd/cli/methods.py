@@ -1,4 +1,4 @@
-"""``densekd methods``: what methods there are, and what one of them minimises."""
+"""``densekd methods``: list the methods, or explain one."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -6,28 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
+from densekd.cli.options import command
 
 if TYPE_CHECKING:
     from densekd.methods.method import Phase
 
-EXAMPLES = """Examples:
 
-densekd methods
-
-densekd methods rdkd-adaptive
-
-densekd methods podnet+rdkd --data cifar100"""
-
-
-def methods(
+@command(
+    "densekd methods",
+    "densekd methods rdkd-adaptive",
+    "densekd methods podnet+rdkd --data cifar100",
+)
+def methods_command(
     name: Annotated[
-        str | None, typer.Argument(help="A method; without it all are listed.", show_default=False)
+        str | None,
+        typer.Argument(help="A method to explain. Default: list all.", show_default=False),
     ] = None,
     data: Annotated[
-        str, typer.Option(help="The data whose usual settings are shown.", metavar="SOURCE")
+        str, typer.Option(help="Data set whose default settings are shown.", metavar="SOURCE")
     ] = "cifar100",
 ) -> None:
-    """List the methods, or show what one of them minimises, by which schedule."""
+    """List the methods, or show the loss, schedule and settings of one."""
     if name is None:
         _list()
     else:
@@ -47,8 +46,8 @@ def _list() -> None:
     console = output.console()
     console.print(table)
     console.print(
-        f"{', '.join(HOSTS)} take a distillation: METHOD+gkd, +tkd, +fdkd, +rdkd, each also with "
-        "-adaptive. `densekd methods NAME` says more of one.",
+        f"Combine {', '.join(HOSTS)} with a distillation: METHOD+gkd, +tkd, +fdkd or +rdkd, each "
+        "also with -adaptive. `densekd methods NAME` explains one.",
         soft_wrap=True,
     )
 
@@ -63,8 +62,8 @@ def _explain(name: str, data: str) -> None:
     console.print(f"{name}: {METHODS[config.method.host]}.")
     combined = what_kd_does(name)
     if combined:
-        console.print(f"Here the + has {combined}.")
-    console.print(f"\nIt minimises {' + '.join(method.terms)}, with")
+        console.print(f"The + has {combined}.")
+    console.print(f"\nLoss: {' + '.join(method.terms)}, with")
     for slot, term in method.terms.items():
         console.print(f"  {slot} = {term.formula}", soft_wrap=True)
     console.print(
@@ -73,15 +72,15 @@ def _explain(name: str, data: str) -> None:
     )
     for title, phases in (("the first task", method.base), ("later tasks", method.increment)):
         for phase in phases:
-            console.print(f"{title}, {phase.name}: {_course(phase)}")
+            console.print(f"{title}, {phase.name}: {_schedule(phase)}")
     if config.method.host in HOSTS:
         key = config.method.host.replace("-", "_")
         settings = as_tree(config)["method"][key]
         values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-        console.print(f"\nIts own settings, method.{key}: {values}.", soft_wrap=True)
+        console.print(f"\nOwn settings, method.{key}: {values}.", soft_wrap=True)
 
 
-def _course(phase: "Phase") -> str:
+def _schedule(phase: "Phase") -> str:
     schedule = phase.schedule
     decay = {
         "cosine": f"cosine to {schedule.lr_end:g}",
@@ -89,9 +88,9 @@ def _course(phase: "Phase") -> str:
         "constant": "constant",
     }[schedule.decay]
     where = "" if phase.data == "streams" else f", on {phase.data} exemplars"
-    what = {"all": "", "new": ", old classes' weights fixed"}
-    only = what.get(phase.trains, f", only the {phase.trains}")
+    trained = {"all": "", "new": ", old classes' weights frozen"}
+    only = trained.get(phase.trains, f", only the {phase.trains}")
     return (
-        f"{schedule.epochs} epochs, batches of {schedule.batch_size}, rate {schedule.lr:g}, "
+        f"{schedule.epochs} epochs, batches of {schedule.batch_size}, learning rate {schedule.lr:g}, "
         f"{decay}, weight decay {schedule.weight_decay:g}{where}{only}"
     )

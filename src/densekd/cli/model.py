@@ -1,4 +1,4 @@
-"""``densekd history``, ``undo`` and ``info``: what became of a model."""
+"""``densekd history``, ``undo`` and ``info``: the states of a model."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,32 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
+from densekd.cli.options import AsJson, ModelFolder, ModelStep, command, option
 
 if TYPE_CHECKING:
     from densekd.model.store import HistoryEntry
 
-HISTORY_EXAMPLES = "Example:\n\ndensekd history animals.model"
-UNDO_EXAMPLES = """Examples:
 
-densekd undo animals.model
-
-densekd undo animals.model --to 0"""
-INFO_EXAMPLES = """Examples:
-
-densekd info animals.model
-
-densekd info animals.model --step 0 --json"""
-
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
-
-
-def history(model: ModelFolder, json: AsJson = False) -> None:
-    """List the states that a model has been in, and what each update brought."""
+@command("densekd history animals.model")
+def history_command(model: ModelFolder, json: AsJson = False) -> None:
+    """List the updates of a model, and the accuracy after each."""
     from densekd.files import to_json
-    from densekd.model.model import history as entries_of
+    from densekd.model.folder import history
 
-    entries = entries_of(model)
+    entries = history(model)
     if json:
         typer.echo(to_json([asdict(entry) for entry in entries]), nl=False)
         return
@@ -41,37 +28,31 @@ def history(model: ModelFolder, json: AsJson = False) -> None:
     for entry in entries:
         table.add_row(*_row(entry))
     output.console().print(table)
-    typer.echo(
-        "→ is the state that the model is in; `densekd undo MODEL --to STEP` chooses another."
-    )
+    typer.echo("→ marks the current step; `densekd undo MODEL --to STEP` goes to another.")
 
 
-def undo(
+@command("densekd undo animals.model", "densekd undo animals.model --to 0")
+def undo_command(
     model: ModelFolder,
     to: Annotated[
-        int | None,
-        typer.Option(help="The step to go to, also one that was undone; the one before otherwise."),
+        int | None, option("Step to go to, also one that was undone. Default: the one before.")
     ] = None,
 ) -> None:
-    """Take a model back to an earlier state; nothing is deleted."""
-    from densekd.model.model import undo as go_back
+    """Take a model back to an earlier step; nothing is deleted."""
+    from densekd.model.folder import undo
 
-    entry = go_back(model, to)
+    entry = undo(model, to)
     names = [each.name for each in entry.update.classes]
     typer.echo(
-        f"{output.safe(model)} is in the state of step {entry.step} and knows {len(names)} "
-        f"classes: {output.names(names)}. `densekd history` lists all states."
+        f"{output.safe(model)} is now at step {entry.step} and knows "
+        f"{output.count(len(names), 'class', 'classes')}: {output.name_list(names)}. "
+        "`densekd history` lists all steps."
     )
 
 
-def info(
-    model: ModelFolder,
-    step: Annotated[
-        int | None, typer.Option(help="An earlier step; the state it is in otherwise.")
-    ] = None,
-    json: AsJson = False,
-) -> None:
-    """Show what a model knows, what it is made of, and how far it can be trusted."""
+@command("densekd info animals.model", "densekd info animals.model --step 0 --json")
+def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = False) -> None:
+    """Show a model's classes, network, accuracy and calibration."""
     from densekd.files import to_json
     from densekd.model.model import model_info
 
@@ -83,24 +64,24 @@ def info(
     after, calibration = facts.entry.update.after, facts.calibration_error
     calibrated = "not tested"
     if calibration is not None:
-        calibrated = f"off by {output.percent(calibration)} points on average"
+        calibrated = f"wrong by {output.percent(calibration)} points on average"
     rows = {
         "model": f"{output.safe(model)}, step {facts.entry.step} of {facts.entry.when}",
-        "made by": f"{facts.method} with {facts.network} "
+        "method": f"{facts.method} with {facts.network} "
         f"({output.number(facts.parameters)} parameters)",
-        "images": f"{facts.image_size} x {facts.image_size} pixels",
-        "keeps": f"{output.number(facts.exemplars)} images to rehearse, "
+        "image size": f"{facts.image_size} x {facts.image_size} pixels",
+        "images kept": f"{output.number(facts.exemplars)} to replay, "
         f"{output.number(facts.tested)} to test on",
-        "named right": f"{output.percent(after.all)} % of these",
+        "accuracy": f"{output.percent(after.all)} % of the test images",
         "probabilities": calibrated,
         "on disk": f"{facts.bytes / 1e6:,.1f} MB with all steps",
     }
-    about_table = output.table("", "")
-    about_table.show_header = False
+    facts_table = output.table("", "")
+    facts_table.show_header = False
     for title, text in rows.items():
-        about_table.add_row(title, text)
-    console.print(about_table)
-    table = output.table("class", numbers=("step", "to rehearse", "to test on", "named right %"))
+        facts_table.add_row(title, text)
+    console.print(facts_table)
+    table = output.table("class", numbers=("step", "to replay", "to test on", "accuracy %"))
     for each in facts.classes:
         table.add_row(
             output.safe(each.name),
@@ -119,7 +100,7 @@ def _row(entry: "HistoryEntry") -> list[str]:
         str(entry.step),
         "-" if entry.parent is None else str(entry.parent),
         entry.when.replace("T", " ").removesuffix("+00:00") + " UTC",
-        output.names(update.learned, most=2),
+        output.name_list(update.learned, most=2),
         output.number(len(update.classes)),
         output.percent(update.after.new),
         output.percent(update.after.old),

@@ -1,4 +1,4 @@
-"""How the commands show things: on a terminal, or in lines that go into a file."""
+"""Consoles, tables, numbers and progress bars, for a terminal or a file."""
 
 import math
 import sys
@@ -16,21 +16,20 @@ from rich.table import Table
 
 from densekd.training.callbacks import forward_warnings
 
-OnProgress = Callable[[int, int], None]
-
-# Without a terminal a progress bar becomes lines, at most one in so many seconds.
+_OnProgress = Callable[[int, int], None]
+# Without a terminal, progress is printed as lines, at most one in this time.
 _SECONDS_PER_LINE = 10.0
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that takes names as they are, and doesn't break lines that go into a file."""
+    """A console without markup, so that names print as they are. Files get unwrapped lines."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream is not None and stream.isatty() else 10_000
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, width=width)
 
 
 def table(*titles: str, numbers: Iterable[str] = ()) -> Table:
-    """An empty table whose columns ``numbers``, after the others, are aligned to the right."""
+    """An empty table. The columns ``numbers`` come last and are aligned to the right."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in titles:
         made.add_column(title, overflow="fold")
@@ -40,25 +39,30 @@ def table(*titles: str, numbers: Iterable[str] = ()) -> Table:
 
 
 def safe(name: str | Path) -> str:
-    """A name as it is, or with escapes where a terminal couldn't show it."""
+    """A name, escaped if it has characters that a terminal can't show."""
     text = str(name)
     return text if text.isprintable() else repr(text)
 
 
 def number(value: float) -> str:
-    """A count, or what is nearly one: 1,797."""
+    """A whole number: 1,797."""
     return f"{value:,.0f}"
 
 
-def names(classes: Sequence[str], most: int = 3) -> str:
-    """The first few names and how many more there are."""
+def count(value: int, noun: str, plural: str = "") -> str:
+    """A number of things: 1 run, 1,797 runs."""
+    return f"{number(value)} {noun if value == 1 else plural or f'{noun}s'}"
+
+
+def name_list(classes: Sequence[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
     listed = classes if len(classes) <= most + 1 else classes[:most]
     rest = len(classes) - len(listed)
     return ", ".join(map(safe, listed)) + (f" and {number(rest)} more" if rest else "")
 
 
 def duration(seconds: float) -> str:
-    """A time in the units that matter: 0.4 s, 34 s, 5 min 8 s, 2 h 30 min."""
+    """A time in suitable units: 0.4 s, 34 s, 5 min 8 s, 2 h 30 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -71,13 +75,13 @@ def duration(seconds: float) -> str:
 
 
 class Pace:
-    """Says when a line is due, so that they don't come more often than is pleasant to read."""
+    """Limits how often lines are printed."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time for a line; if so, the next is due later."""
+        """Whether to print a line now; if so, the wait for the next begins."""
         if time.monotonic() - self.last < _SECONDS_PER_LINE:
             return False
         self.last = time.monotonic()
@@ -85,8 +89,8 @@ class Pace:
 
 
 @contextmanager
-def progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[OnProgress]:
-    """A bar on a terminal, a line now and then elsewhere; both on stderr."""
+def progress_bar(label: str, unit: Literal["bytes", "images"]) -> Iterator[_OnProgress]:
+    """A bar on a terminal, lines elsewhere, on stderr. Gives a function to call with done and total."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield _lines(label, unit)
@@ -95,12 +99,12 @@ def progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[OnProgres
     text = bars.TextColumn("{task.description}", markup=False)
     columns = (text, bars.BarColumn(), amount, bars.TimeRemainingColumn())
     with bars.Progress(*columns, console=screen, transient=True) as bar:
-        # Unseen until there is progress, which some sources are too quick for.
+        # Hidden until there is progress: some sources are read at once.
         task = bar.add_task(label, total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
-def _lines(label: str, unit: str) -> OnProgress:
+def _lines(label: str, unit: str) -> _OnProgress:
     pace = Pace()
 
     def on_progress(done: int, total: int) -> None:
@@ -111,15 +115,15 @@ def _lines(label: str, unit: str) -> OnProgress:
 
 
 def share(done: int, total: int) -> str:
-    """How much is done: 30 of 120 (25%), or 30 if nobody knows of how many."""
+    """How much is done: 30 of 120 (25%), or only 30 if the total is 0, that is unknown."""
     return f"{number(done)} of {number(total)} ({done / total:.0%})" if total else number(done)
 
 
 def percent(value: float | None) -> str:
-    """A share in percent without the sign: 71.2, or a dash where there is none."""
+    """A share in percent, without the sign: 71.2. A dash for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
-def warnings(screen: Console) -> AbstractContextManager[None]:
-    """Show what the package warns of as lines, above a bar if there is one."""
-    return forward_warnings(lambda words: screen.print(f"Warning: {words}", soft_wrap=True))
+def show_warnings(screen: Console) -> AbstractContextManager[None]:
+    """Print the package's warnings as lines, above a bar if there is one."""
+    return forward_warnings(lambda text: screen.print(f"Warning: {text}", soft_wrap=True))

@@ -1,4 +1,4 @@
-"""``densekd predict``: what images show."""
+"""``densekd predict``: classify images."""
 
 import csv
 import sys
@@ -10,48 +10,43 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
+from densekd.cli.options import ModelFolder, ModelStep, command
 
 if TYPE_CHECKING:
     from densekd.model.predict import FilePrediction
 
-EXAMPLES = """Examples:
 
-densekd predict animals.model photo.jpg
-
-densekd predict animals.model holiday --top 3 --csv > holiday.csv
-
-find . -name '*.jpg' | densekd predict animals.model - --json
-
-Ends with code 1 if an image can't be read."""
-
-
-def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model's folder.")],
+@command(
+    "densekd predict animals.model photo.jpg",
+    "densekd predict animals.model holiday --top 3 --csv > holiday.csv",
+    "find . -name '*.jpg' | densekd predict animals.model - --json",
+    note="Exits with code 1 if an image can't be read.",
+)
+def predict_command(
+    model: ModelFolder,
     images: Annotated[
         str,
         typer.Argument(
             metavar="IMAGE|FOLDER|-",
-            help="A file, a folder with all in it, or - for paths on stdin, one a line.",
+            help="An image, a folder of images, or - for paths on stdin, one per line.",
         ),
     ],
-    top: Annotated[int, typer.Option(help="How many classes to name for each image.")] = 1,
-    step: Annotated[
-        int | None, typer.Option(help="Ask the model as it was after an earlier step.")
-    ] = None,
+    top: Annotated[int, typer.Option(help="Number of classes to print for each image.")] = 1,
+    step: ModelStep = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
-    """Say what images show, with calibrated probabilities over all known classes."""
-    from densekd.model.model import Model
-    from densekd.model.predict import predict_files
+    """Classify images, with calibrated probabilities over all known classes."""
+    from densekd.model.folder import Model
+    from densekd.model.stream import answers
 
     if json and as_csv:
-        raise ValueError("Give either --json or --csv, and not both.")
+        raise ValueError("Give either --json or --csv, not both.")
     files = _files(images)
     opened = Model.open(model, step)
     found, began = [], time.monotonic()
-    with output.progress("Looking at images", "images") as on_progress:
-        for answer in predict_files(opened, files, top):
+    with output.progress_bar("Classifying", "images") as on_progress:
+        for answer in answers(opened, files, top):
             found.append(answer)
             on_progress(len(found), len(files))
     seconds = time.monotonic() - began
@@ -66,7 +61,7 @@ def predict(
         typer.echo(f"{output.safe(answer.file)} can't be read: {answer.unreadable}.", err=True)
     if len(files) > 1:
         speed = output.number(len(files) / max(seconds, 1e-9))
-        typer.echo(f"{output.number(len(files))} images, {speed} images/s.", err=True)
+        typer.echo(f"{output.count(len(files), 'image')}, {speed} images/s.", err=True)
     if unreadable:
         raise typer.Exit(1)
 
@@ -77,19 +72,19 @@ def _files(images: str) -> list[Path]:
     if images == "-":
         files = [Path(line) for line in sys.stdin.read().splitlines() if line.strip()]
         if not files:
-            raise ValueError("There is no path on the standard input; give one in each line.")
+            raise ValueError("There is no path on stdin; give one per line.")
         return files
     path = Path(images)
     if not path.is_dir():
         return [path]
     files = image_files(path)
     if not files:
-        raise ValueError(f"There is no image in {path}; check its name.")
+        raise ValueError(f"There is no image in {path}; check the path.")
     return files
 
 
-def _print_table(found: Iterable["FilePrediction"]) -> None:
-    table = output.table("image", "shows", numbers=("%",))
+def _print_table(found: Iterable["Answer"]) -> None:
+    table = output.table("image", "class", numbers=("%",))
     for answer in found:
         for rank, guess in enumerate(answer.guesses):
             name = "" if rank else output.safe(answer.file)

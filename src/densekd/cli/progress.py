@@ -1,78 +1,108 @@
-"""What all that is shown of long work has in common: how it speaks, and how it is stopped."""
+"""What the live displays of runs, sweeps and updates share."""
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import rich.progress as bars
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from densekd.cli import output
 from densekd.cli.signals import Interrupts
 
 
-class Silent:
-    """Says nothing, but stops when it should.
-
-    Args:
-        interrupts: the signals that ask for it.
-    """
-
-    def __init__(self, interrupts: Interrupts) -> None:
-        self.interrupts = interrupts
-
-    def stop(self) -> bool:
-        """Whether a signal was received."""
-        return self.interrupts.received is not None
-
-
-class Spoken(Silent):
-    """Speaks in lines that stay.
-
-    Args:
-        console: where.
-        interrupts: the signals that it acknowledges.
-    """
-
-    def __init__(self, console: Console, interrupts: Interrupts) -> None:
-        super().__init__(interrupts)
-        interrupts.on_first = self.stopping
-        self.console = console
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        # Softly, so that a path can be copied from a terminal that is too narrow for it.
-        self.console.print(text, soft_wrap=True)
-
-    @property
-    def farewell(self) -> str:
-        """What is said on a signal."""
-        return "Stopping after this batch; Ctrl-C leaves at once."
-
-    def stopping(self) -> None:
-        """Acknowledge a signal, from within its handler, where the console may be in use."""
-        with suppress(OSError):  # nothing may keep the work from being saved
-            os.write(2, f"{self.farewell}\n".encode())
-
-
 class Bars(bars.Progress):
-    """Bars with what they are about before them, an amount behind, and details in lines below.
+    """Progress bars, each with a label and an amount, and lines of details below them."""
 
-    Args:
-        console: where.
-        width: of a bar.
-    """
-
-    def __init__(self, console: Console, width: int) -> None:
+    def __init__(self, console: Console, width: int = 24) -> None:
         self.details = ""
-        text, amount = (
+        label, amount = (
             bars.TextColumn(f"{{task.{part}}}", markup=False)
             for part in ("description", "fields[amount]")
         )
-        super().__init__(text, bars.BarColumn(width), amount, console=console, transient=True)
+        super().__init__(label, bars.BarColumn(width), amount, console=console, transient=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bars, and the details if there are any."""
         yield from super().get_renderables()
         if self.details:
             yield Text(self.details, style="dim")
+
+
+class Bar(Bars):
+    """A single bar, for one activity at a time."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, width=32)
+        # Hidden until there is something to show; a short run may never get there.
+        self.task = self.add_task("", total=None, visible=False, amount="")
+
+    def draw(self, label: str, done: int = 0, total: int = 0, amount: str = "") -> None:
+        """Show how much is done, or, with a total of 0, only that something is going on."""
+        # Set here, because `update` takes None for "no change".
+        self.tasks[0].total = total or None
+        # Show a new activity at once, however short; the rest at the usual refresh rate.
+        new = label != self.tasks[0].description
+        self.update(
+            self.task, refresh=new, description=label, completed=done, visible=True, amount=amount
+        )
+
+
+@contextmanager
+def display_target(quiet: bool, kind: type[Bars]) -> Iterator[Console | Bars]:
+    """Where to show progress: bars on a terminal, else stderr; quiet consoles print nothing.
+
+    Warnings of the package are shown meanwhile, even if quiet.
+    """
+    console = output.console(stderr=True)
+    with output.show_warnings(console):
+        if quiet:
+            yield Console(quiet=True)
+        elif console.is_terminal:
+            with kind(console) as live:
+                yield live
+        else:
+            yield console
+
+
+class Display:
+    """Prints lines that stay, and acknowledges signals.
+
+    Args:
+        target: a console, or the bars to print above.
+        interrupts: the signals that ask to stop.
+    """
+
+    def __init__(self, target: Console | Bars, interrupts: Interrupts) -> None:
+        self.bars = target if isinstance(target, Bars) else None
+        self.console = target.console if isinstance(target, Bars) else target
+        self.interrupts = interrupts
+        interrupts.on_first = self.acknowledge
+        self.pace = output.Pace()
+
+    def stop(self) -> bool:
+        """Whether a signal asked to stop."""
+        return self.interrupts.received is not None
+
+    def say(self, text: str) -> None:
+        """Print a line, unwrapped so that paths can be copied from a narrow terminal."""
+        self.console.print(text, soft_wrap=True)
+
+    def describe(self, details: str) -> None:
+        """Show details below the bars, unless a signal was acknowledged there."""
+        if self.bars is not None and not self.stop():
+            self.bars.details = details
+
+    @property
+    def stopping_note(self) -> str:
+        """The answer to a signal."""
+        return "Stopping after this batch; press Ctrl-C to quit at once."
+
+    def acknowledge(self) -> None:
+        """Answer a signal from within its handler, where the console may be in use."""
+        if self.bars is not None:
+            self.bars.details = self.stopping_note
+        elif not self.console.quiet:
+            with suppress(OSError):  # a closed stderr must not keep the work from being saved
+                os.write(2, f"{self.stopping_note}\n".encode())

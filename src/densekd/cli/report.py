@@ -1,4 +1,4 @@
-"""``densekd report``: what runs reached, as a page, tables and figures."""
+"""``densekd report``: runs as a page, tables and figures."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,42 +6,39 @@ from typing import Annotated
 import typer
 
 from densekd.cli import output
-
-EXAMPLES = """Examples:
-
-densekd report runs
-
-densekd report runs/cifar100-rdkd-1a2b3c4d5e6f other/runs --out paper/report
-
-Unfinished runs are in it with what they have; give the command again for the rest."""
+from densekd.cli.options import command
 
 
-def report(
+@command(
+    "densekd report runs",
+    "densekd report runs/cifar100-rdkd-1a2b3c4d5e6f other/runs --out paper/report",
+    note="Unfinished runs are included as far as they are; repeat the command to update the report.",
+)
+def report_command(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders, or folders of them, as `densekd run` and `densekd sweep` make them.",
+            help="Run folders, sweep folders, or folders that hold them.",
             metavar="RUNS...",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path, typer.Option(help="Where the report goes; the files of an earlier one are replaced.")
+        Path, typer.Option(help="Folder of the report; files of an earlier report are replaced.")
     ] = Path("report"),
 ) -> None:
-    """Make a page of runs to look at, and their tables and figures for a paper."""
+    """Make a page about runs, with tables and figures for a paper."""
     from densekd.report.write import write_report
 
     with (
-        output.warnings(output.console(stderr=True)),
-        output.progress("Drawing", "images") as progress,
+        output.show_warnings(output.console(stderr=True)),
+        output.progress_bar("Drawing", "images") as on_progress,
     ):
-        made = write_report(runs, out, progress)
+        made = write_report(runs, out, on_progress)
     console = output.console()
-    counted = f"{output.number(made.runs)} run{'s' * (made.runs != 1)}"
     unfinished = made.runs - made.finished
     left = f", {unfinished} of them unfinished" if unfinished else ""
     tables = f"{made.tables} tables as CSV, Markdown and LaTeX"
     figures = f"{made.figures} figures as PDF and PNG"
-    console.print(f"{counted}{left}: {tables}, {figures}.", soft_wrap=True)
+    console.print(f"{output.count(made.runs, 'run')}{left}: {tables}, {figures}.", soft_wrap=True)
     console.print(f"Open {output.safe(made.page)}.", soft_wrap=True)

@@ -1,107 +1,86 @@
-"""The options that make a configuration, for all commands that take one."""
+"""The options of a benchmark run, and how they become a configuration."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from densekd.cli.options import (
+    DATA,
+    SETTINGS,
+    TRAINING,
+    DataDir,
+    Epochs,
+    Override,
+    Seed,
+    Source,
+    option,
+)
 
 if TYPE_CHECKING:
     from densekd.config.schema import Config
 
-
-def _option(help: str, *names: str, panel: str = "What is learned", metavar: str = "") -> Any:
-    return typer.Option(
-        *names, help=help, rich_help_panel=panel, metavar=metavar or None, show_default=False
-    )
-
-
-_HOW = "How it is learned"
-_MORE = "Everything else"
+_TASKS = "Tasks"
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What was said on the command line; None is what wasn't."""
+    """The options of a run; None if not given."""
 
-    data: Annotated[
-        str | None, _option("See `densekd data list`; digits by default.", metavar="SOURCE")
+    data: Source = None
+    data_dir: DataDir = None
+    image_size: Annotated[
+        int | None, option("Height and width for image files, such as 224.", panel=DATA)
     ] = None
-    steps: Annotated[int | None, _option("How many times new classes come; 5 by default.")] = None
-    base: Annotated[int | None, _option("The classes learned first; half of them by default.")] = (
-        None
-    )
+    steps: Annotated[
+        int | None, option("Number of tasks after the first. Default: 5.", panel=_TASKS)
+    ] = None
+    base: Annotated[
+        int | None, option("Classes in the first task. Default: half of them.", panel=_TASKS)
+    ] = None
     increment: Annotated[
-        int | None, _option("The classes that come at a time, instead of --steps.")
+        int | None, option("Classes in each later task, instead of --steps.", panel=_TASKS)
     ] = None
-    equal: Annotated[bool | None, _option("As many classes first as at each step.", "--equal")] = (
-        None
-    )
+    equal: Annotated[
+        bool | None,
+        option("Give the first task as many classes as the others.", "--equal", panel=_TASKS),
+    ] = None
     order: Annotated[
         str | None,
-        _option(
-            "The order of the classes: a seed (1993 by default), natural, icarl, or a file.",
+        option(
+            "Class order: a seed, natural, icarl, or a file. Default: 1993.",
             metavar="ORDER",
+            panel=_TASKS,
         ),
     ] = None
-    data_dir: Annotated[
-        Path | None, _option("Where CIFAR is, or is put, if not in DENSEKD_DATA.")
-    ] = None
-    image_size: Annotated[int | None, _option("Height and width for image files, such as 224.")] = (
-        None
-    )
     method: Annotated[
-        str | None,
-        _option("rdkd by default; `densekd methods` lists them all.", panel=_HOW),
+        str | None, option("Method; `densekd methods` lists all. Default: rdkd.", panel=TRAINING)
     ] = None
-    epochs: Annotated[
-        str | None,
-        _option(
-            "Epochs of the base task (10), or a share of the full schedule (0.3, 30%); "
-            "later tasks are shortened alike.",
-            panel=_HOW,
-            metavar="EPOCHS",
-        ),
-    ] = None
+    epochs: Epochs = None
     memory: Annotated[
-        int | None, _option("Exemplars kept of each class; 20 by default.", panel=_HOW)
+        int | None, option("Exemplars kept per class. Default: 20.", panel=TRAINING)
     ] = None
     memory_total: Annotated[
-        int | None, _option("Exemplars kept in all, instead of --memory.", panel=_HOW)
+        int | None, option("Exemplars kept in all, instead of --memory.", panel=TRAINING)
     ] = None
-    network: Annotated[str | None, _option("Such as resnet32, or hf:NAME_OR_PATH.", panel=_HOW)] = (
-        None
-    )
-    seed: Annotated[int | None, _option("Of all that is drawn; 1993 by default.", panel=_HOW)] = (
-        None
-    )
+    network: Annotated[
+        str | None, option("Backbone, such as resnet32 or hf:NAME_OR_PATH.", panel=TRAINING)
+    ] = None
+    seed: Seed = None
     devices: Annotated[
-        int | None, _option("Processes that share each batch; 1 by default.", panel=_HOW)
+        int | None, option("Processes that share each batch. Default: 1.", panel=TRAINING)
     ] = None
     config: Annotated[
         Path | None,
-        _option(
-            "A TOML file as `densekd config show` prints it; options count more.",
-            panel=_MORE,
+        option(
+            "TOML file of settings, as `densekd config show` prints it. Options win over it.",
+            panel=SETTINGS,
             metavar="FILE",
         ),
     ] = None
-    override: Annotated[
-        list[str] | None,
-        _option(
-            "Any setting that `densekd config show` shows, such as training.base.lr=0.2; "
-            "counts most. Can be repeated.",
-            "--override",
-            "-o",
-            panel=_MORE,
-            metavar="KEY=VALUE",
-        ),
-    ] = None
+    override: Override = None
 
     def resolve(self) -> "Config":
-        """The configuration: of the file, changed by options, changed by overrides."""
+        """The configuration: the file, changed by the options, changed by the overrides."""
         from densekd.config.schema import resolve
         from densekd.config.settings_tree import merge, override, read_toml
 
@@ -111,12 +90,12 @@ class RunOptions:
             if (value := getattr(self, name)) is not None:
                 place = given.setdefault(section[0], {}) if section else given
                 place[key] = value
-        # A seed or a word, as in an override.
+        # Parsed like an override, because it may be a number or a word.
         order = [] if self.order is None else [f"scenario.order={self.order}"]
         return resolve(override(merge(file, given), [*order, *(self.override or [])]))
 
 
-# What an option is called in a configuration file.
+# The setting that each option stands for.
 _KEYS = {
     "data": ("data", "source"),
     "data_dir": ("data", "dir"),
@@ -133,30 +112,3 @@ _KEYS = {
     "seed": ("seed",),
     "devices": ("engine", "devices"),
 }
-
-
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes `RunOptions` first an option for each of their fields."""
-    return takes(RunOptions)(command)
-
-
-def takes(options: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command that takes a dataclass first an option for each of its fields."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        names = [field.name for field in fields(options)]
-
-        def with_options(**given: Any) -> None:
-            chosen = options(**{name: given.pop(name) for name in names})
-            command(chosen, **given)
-
-        _, *own = inspect.signature(command, eval_str=True).parameters.values()
-        ours = inspect.signature(options, eval_str=True).parameters.values()
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*ours, *own)]
-        # typer reads what options there are from here.
-        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
-        return with_options
-
-    return decorate

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to save and leave."""
+"""Ctrl-C and SIGTERM as requests to save and stop."""
 
 import os
 import shlex
@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 import typer
 
-_ASKING = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While it is entered, the first signal is noted, and a Ctrl-C after it leaves at once."""
+    """A context that notes the first signal. A later Ctrl-C raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -24,11 +25,11 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int:
-        """What a process that was ended by the signal has for its exit code."""
+        """The exit code of a process that a signal ended."""
         return 128 + (self.received or signal.SIGTERM)
 
     def __enter__(self) -> "Interrupts":
-        self._before = {number: signal.signal(number, self._receive) for number in _ASKING}
+        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         return self
 
     def __exit__(
@@ -50,7 +51,7 @@ class Interrupts:
 
 @contextmanager
 def resumable() -> Iterator[Interrupts]:
-    """For work that saves itself: if it is stopped, says how to go on, and ends the command."""
+    """For work that saves checkpoints: if it is interrupted, say how to resume, and exit."""
     from densekd.training.callbacks import Stopped
 
     with Interrupts() as interrupts:
@@ -58,23 +59,28 @@ def resumable() -> Iterator[Interrupts]:
             yield interrupts
             return
         except Stopped:
-            outcome = "Stopped and saved; to go on"
+            outcome = "Stopped and saved. To resume"
         except KeyboardInterrupt:
-            outcome = "Left at once; to go on from the last save"
+            outcome = "Quit at once. To resume from the last checkpoint"
         if not first_process():
-            # With any other code than 0, Fabric would kill the first process before it is done.
+            # With another exit code, Fabric would kill the first process before it has saved.
             raise typer.Exit(0)
-        typer.echo(f"{outcome}, repeat: {typed()}", err=True)
-        raise typer.Exit(interrupts.exit_code)
+        say_how_to_resume(outcome, interrupts)
+
+
+def say_how_to_resume(outcome: str, interrupts: Interrupts) -> NoReturn:
+    """Print the command to repeat, and exit."""
+    typer.echo(f"{outcome}, run: {typed_command()}", err=True)
+    raise typer.Exit(interrupts.exit_code)
 
 
 def first_process() -> bool:
-    """Whether this is the first of several processes that share a run, as launchers number them."""
+    """Whether this is the first of the processes that share a run, by the launcher's number."""
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
-def typed() -> str:
-    """The command as it was typed, quoted for a shell."""
+def typed_command() -> str:
+    """The command line, quoted for a shell."""
     script = Path(sys.argv[0])
     if script.name == "__main__.py":  # python -m densekd
         return shlex.join(sys.orig_argv)

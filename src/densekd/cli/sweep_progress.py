@@ -1,4 +1,4 @@
-"""What is seen of a sweep while it goes on, on stderr."""
+"""The live display of a sweep, on stderr."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ import rich.progress as bars
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.cli.progress import Bars, Silent, Spoken
+from densekd.cli.progress import Bars, Display, display_target
 from densekd.cli.signals import Interrupts
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.runs.record import read_result
@@ -19,67 +19,63 @@ from densekd.sweeps.sweep import SweepObserver
 
 
 @contextmanager
-def observing(
+def sweep_display(
     record: SweepRecord, interrupts: Interrupts, *, quiet: bool
 ) -> Iterator[SweepObserver]:
-    """An observer that fits where stderr goes."""
-    console = output.console(stderr=True)
-    if quiet:
-        yield SweepQuiet(interrupts)
-    elif console.is_terminal:
-        with Bars(console, width=24) as drawn:
-            yield SweepScreen(drawn, record, interrupts)
-    else:
-        yield SweepLines(console, record, interrupts)
+    """Bars on a terminal, lines elsewhere, nothing if quiet."""
+    with display_target(quiet, Bars) as target:
+        if isinstance(target, Bars):
+            yield SweepScreen(target, record, interrupts)
+        else:
+            yield SweepLines(target, record, interrupts)
 
 
-class SweepQuiet(Silent, SweepObserver):
-    """Says nothing, but stops when it should."""
+class SweepLines(Display, SweepObserver):
+    """Prints a line when a job starts or ends, and every few seconds one about all of them."""
 
-
-class SweepLines(Spoken, SweepObserver):
-    """A line for each job that begins or ends, and now and then one about all, for a file."""
-
-    def __init__(self, console: Console, record: SweepRecord, interrupts: Interrupts) -> None:
-        super().__init__(console, interrupts)
+    def __init__(self, target: Console | Bars, record: SweepRecord, interrupts: Interrupts) -> None:
+        super().__init__(target, interrupts)
         self.record = record
-        self.pace = output.Pace()
         self.running: dict[str, JobProgress] = {}
         self.warned: set[str] = set()
         self.since = time.monotonic()
-        # Of each job that went on in this call, the share that was done before it.
+        # The share of each job that was done before this call.
         self.before: dict[str, float] = {}
 
     def job_started(self, job: SweepJob) -> None:
-        """Say that a job begins."""
+        """Say that a job starts."""
         self.running[job.label] = JobProgress("begins")
-        self.say(f"{output.safe(job.label)}: begins")
+        self.show_start(job)
 
     def job_event(self, job: SweepJob, event: JobEvent) -> None:
-        """Say what is new; a warning only once, for many jobs may have it."""
+        """Say what is new. A warning that several jobs give is shown once."""
         name = output.safe(job.label)
         if isinstance(event, JobWarning):
             if event.text not in self.warned:
                 self.say(f"Warning: {event.text} ({name})")
             self.warned.add(event.text)
         elif isinstance(event, JobProgress):
-            if not self.before:  # workers take a while to start, but only once
+            if not self.before:  # leave out the time that the workers take to start
                 self.since = time.monotonic()
             self.before.setdefault(job.label, event.share or 0.0)
             self.running[job.label] = event
-            self.show(job, event)
+            self.show_progress(job, event)
         else:
             self.running.pop(job.label, None)
             self.say(f"{name}: {self.outcome(job, event)}")
 
-    def show(self, job: SweepJob, progress: JobProgress) -> None:
-        """Say how far all of it is, now and then."""
+    def show_start(self, job: SweepJob) -> None:
+        """Print a line."""
+        self.say(f"{output.safe(job.label)}: started")
+
+    def show_progress(self, job: SweepJob, progress: JobProgress) -> None:
+        """Print a line about all jobs if one is due."""
         if self.pace.due():
             doing = (f"{output.safe(label)} {p.doing}" for label, p in self.running.items())
             self.say(f"{', '.join(self.counts())}; {'; '.join(doing)}")
 
     def outcome(self, job: SweepJob, event: JobDone | JobStopped | JobFailed) -> str:
-        """What became of a job."""
+        """How a job ended."""
         if isinstance(event, JobFailed):
             return f"failed: {event.reason}"
         if isinstance(event, JobStopped):
@@ -90,15 +86,15 @@ class SweepLines(Spoken, SweepObserver):
         return f"finished{reached}, {output.duration(self.record.entry(job)['seconds'])}"
 
     def counts(self) -> list[str]:
-        """How many jobs are finished, failed, waiting, and when all will be."""
+        """How many jobs are finished, failed, running and waiting, and the time left."""
         states = Counter(self.record.entry(job)["state"] for job in self.record.sweep.jobs)
         words = [f"{states['finished']} of {states.total()} finished"]
         words += [f"{states[s]} {s}" for s in ("failed", "running", "waiting") if states[s]]
-        left = self.left(states)
+        left = self.seconds_left(states)
         return words if left is None else [*words, f"about {output.duration(left)} left"]
 
-    def left(self, states: Counter[str]) -> float | None:
-        """Seconds until all is done, if all jobs take alike; None if that can't be told yet."""
+    def seconds_left(self, states: Counter[str]) -> float | None:
+        """The time until all is done if all jobs take equally long; None if too early to tell."""
         now = {label: progress.share or 0.0 for label, progress in self.running.items()}
         gained = sum(now.get(label, 1.0) - before for label, before in self.before.items())
         rest = states["waiting"] + sum(1 - share for share in now.values())
@@ -106,45 +102,34 @@ class SweepLines(Spoken, SweepObserver):
         return elapsed * rest / gained if gained > 0.02 else None
 
     @property
-    def farewell(self) -> str:
-        """What is said on a signal."""
-        return "Stopping all runs after their batch; Ctrl-C leaves at once."
+    def stopping_note(self) -> str:
+        """The answer to a signal."""
+        return "Stopping all runs after their current batch; press Ctrl-C to quit at once."
 
 
 class SweepScreen(SweepLines):
-    """A bar for each job that goes on, below a line for each that has ended."""
+    """Shows a bar for each running job, below a line for each that has ended."""
 
-    def __init__(self, drawn: Bars, record: SweepRecord, interrupts: Interrupts) -> None:
-        super().__init__(drawn.console, record, interrupts)
-        self.bars = drawn
+    def __init__(self, live: Bars, record: SweepRecord, interrupts: Interrupts) -> None:
+        super().__init__(live, record, interrupts)
+        self.live = live
         self.tasks: dict[str, bars.TaskID] = {}
-
-    def job_started(self, job: SweepJob) -> None:
-        """Show a bar."""
-        self.running[job.label] = JobProgress("begins")
-        self.tasks[job.label] = self.bars.add_task(
-            output.safe(job.label), total=1.0, amount="begins"
-        )
-        self.sum_up()
 
     def job_event(self, job: SweepJob, event: JobEvent) -> None:
         """Move the bar, or replace it by a line."""
         super().job_event(job, event)
         if isinstance(event, JobDone | JobStopped | JobFailed):
-            self.bars.remove_task(self.tasks.pop(job.label))
-        self.sum_up()
+            self.live.remove_task(self.tasks.pop(job.label))
+        self.describe(" · ".join(self.counts()))
 
-    def show(self, job: SweepJob, progress: JobProgress) -> None:
-        """Show how far a job is."""
+    def show_start(self, job: SweepJob) -> None:
+        """Add a bar."""
+        label = output.safe(job.label)
+        self.tasks[job.label] = self.live.add_task(label, total=1.0, amount="starting")
+        self.describe(" · ".join(self.counts()))
+
+    def show_progress(self, job: SweepJob, progress: JobProgress) -> None:
+        """Move the bar."""
         left = "" if progress.left is None else f", {output.duration(progress.left)} left"
-        bar = self.tasks[job.label]
-        self.bars.update(bar, completed=progress.share, amount=f"{progress.doing}{left}")
-
-    def sum_up(self) -> None:
-        """Show how far all of it is, unless a signal was acknowledged there."""
-        if self.interrupts.received is None:
-            self.bars.details = " · ".join(self.counts())
-
-    def stopping(self) -> None:
-        """Acknowledge a signal where it will show when the bars are next drawn."""
-        self.bars.details = self.farewell
+        task = self.tasks[job.label]
+        self.live.update(task, completed=progress.share, amount=f"{progress.doing}{left}")

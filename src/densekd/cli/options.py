@@ -1,0 +1,116 @@
+"""Options that several commands share, and the decorator that makes a command."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+# The panels of --help that shared options are listed in.
+DATA, TRAINING, SETTINGS = "Data", "Training", "Other settings"
+
+
+def option(help: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    """An option whose default, None, is left out of --help."""
+    return typer.Option(
+        *names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False
+    )
+
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and everything else on stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Don't show progress.")]
+RunsFolder = Annotated[
+    Path, typer.Option(help="Folder for the run folders.", metavar="FOLDER", show_default=True)
+]
+Source = Annotated[
+    str | None,
+    option(
+        "Data set, such as digits or cifar100; `densekd data list` shows all.",
+        panel=DATA,
+        metavar="SOURCE",
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    option("Folder with CIFAR. Default: DENSEKD_DATA, else your cache folder.", panel=DATA),
+]
+Seed = Annotated[int | None, option("Seed of all random choices. Default: 1993.", panel=TRAINING)]
+Epochs = Annotated[
+    str | None,
+    option(
+        "Epochs of the main schedule (10), or a share of all epochs (0.3 or 30%). The other "
+        "schedules shrink in proportion.",
+        panel=TRAINING,
+        metavar="EPOCHS",
+    ),
+]
+Override = Annotated[
+    list[str] | None,
+    option(
+        "Change any setting, such as memory.per_class=10. Wins over options and files; repeatable.",
+        "--override",
+        "-o",
+        panel=SETTINGS,
+        metavar="KEY=VALUE",
+    ),
+]
+ModelFolder = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Folder of the model.", show_default=False)
+]
+ModelStep = Annotated[int | None, option("Use the model as it was after this step.")]
+
+
+class CliCommand(NamedTuple):
+    """A command, and the examples at the end of its --help."""
+
+    name: str
+    function: Callable[..., None]
+    epilog: str
+
+    def add_to(self, app: typer.Typer, panel: str | None = None) -> None:
+        """Register the command."""
+        app.command(self.name, epilog=self.epilog, rich_help_panel=panel)(self.function)
+
+
+def command(
+    *examples: str, options: type | None = None, note: str = "", name: str = ""
+) -> Callable[[Callable[..., None]], CliCommand]:
+    """Make a command of a function called ``NAME_command``.
+
+    Args:
+        examples: how to call it.
+        options: a dataclass. The command gets an option for each field, and the function gets the
+            filled dataclass as its first argument.
+        note: what else to say below the examples.
+        name: the command's name, if not that of the function.
+    """
+    title = "Examples:" if len(examples) > 1 else "Example:"
+    epilog = "\n\n".join([title, *examples, *([note] if note else [])])
+
+    def decorate(function: Callable[..., None]) -> CliCommand:
+        called = name or function.__name__.removesuffix("_command")
+        made = function if options is None else _with_options(function, options)
+        return CliCommand(called, made, epilog)
+
+    return decorate
+
+
+def _with_options(function: Callable[..., None], options: type) -> Callable[..., None]:
+    names = [field.name for field in fields(options)]
+
+    def with_options(**given: Any) -> None:
+        chosen = options(**{name: given.pop(name) for name in names})
+        function(chosen, **given)
+
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    shared = inspect.signature(options, eval_str=True).parameters.values()
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared, *own)]
+    # typer finds the options here.
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    with_options.__doc__ = function.__doc__
+    return with_options
