@@ -68,11 +68,11 @@ class CompressOptions:
     "densekd compress --method fdkd",
     "densekd compress --data cifar100 --teacher wrn-40-4 --student resnet32 --method rdkd "
     "--epochs 30%",
-    "densekd compress --method kd --student resnet14 --teacher-file runs/compress-fdkd-0123456789ab",
+    "densekd compress --method kd --student resnet14 --teacher-file runs/compress-fdkd-012345678",
     "densekd compress --method rdkd -o options.whole=true -o training.student.lr=0.1",
     options=CompressOptions,
-    note="Repeat the same command to resume what was stopped. Compressions in the same folder share "
-    "their teachers. Each folder has a compression.toml with all settings.",
+    note="Repeat the same command to resume what was stopped. Compressions in one folder share "
+    "their teachers. The file compression.toml in each run folder has all settings.",
 )
 def compress_command(
     settings: CompressOptions,

@@ -34,9 +34,8 @@ def export_command(
     step: ModelStep = None,
 ) -> None:
     """Export a model to one file, and check it on the model's own images."""
-    from densekd.model.export import ENDINGS, export
-    from densekd.model.folder import Model
-    from densekd.model.usage import usage
+    from densekd.model.export import ENDINGS, export, usage
+    from densekd.model.model import Model
 
     opened = Model.open(model, step)
     if out is None:

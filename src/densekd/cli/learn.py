@@ -58,7 +58,7 @@ class LearnOptions:
 
     def given(self) -> "TeachOptions":
         """The same, as `teach` takes it."""
-        from densekd.model.folder import TeachOptions
+        from densekd.model.settings import TeachOptions
 
         return TeachOptions(
             self.image_size,

@@ -9,7 +9,8 @@ from densekd.cli import output
 from densekd.cli.progress import Bar, Bars, Display, display_target
 from densekd.cli.signals import Interrupts
 from densekd.jobs.estimate import Estimate, PhaseWork
-from densekd.model.folder import Plan, TeachObserver
+from densekd.model.request import Plan
+from densekd.model.teach import TeachObserver
 from densekd.training.callbacks import TrainingProgress
 
 

@@ -91,6 +91,6 @@ def _schedule(phase: "Phase") -> str:
     trained = {"all": "", "new": ", old classes' weights frozen"}
     only = trained.get(phase.trains, f", only the {phase.trains}")
     return (
-        f"{schedule.epochs} epochs, batches of {schedule.batch_size}, learning rate {schedule.lr:g}, "
+        f"{schedule.epochs} epochs, batches of {schedule.batch_size}, lr {schedule.lr:g}, "
         f"{decay}, weight decay {schedule.weight_decay:g}{where}{only}"
     )

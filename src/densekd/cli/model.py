@@ -1,7 +1,6 @@
 """``densekd history``, ``undo`` and ``info``: the states of a model."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 def history_command(model: ModelFolder, json: AsJson = False) -> None:
     """List the updates of a model, and the accuracy after each."""
     from densekd.files import to_json
-    from densekd.model.folder import history
+    from densekd.model.model import history
 
     entries = history(model)
     if json:
@@ -39,7 +38,7 @@ def undo_command(
     ] = None,
 ) -> None:
     """Take a model back to an earlier step; nothing is deleted."""
-    from densekd.model.folder import undo
+    from densekd.model.model import undo
 
     entry = undo(model, to)
     names = [each.name for each in entry.update.classes]

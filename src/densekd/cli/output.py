@@ -90,7 +90,7 @@ class Pace:
 
 @contextmanager
 def progress_bar(label: str, unit: Literal["bytes", "images"]) -> Iterator[_OnProgress]:
-    """A bar on a terminal, lines elsewhere, on stderr. Gives a function to call with done and total."""
+    """Show progress on stderr as a bar, or as lines in a file; call the result with done, total."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield _lines(label, unit)

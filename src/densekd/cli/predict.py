@@ -37,8 +37,8 @@ def predict_command(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Classify images, with calibrated probabilities over all known classes."""
-    from densekd.model.folder import Model
-    from densekd.model.stream import answers
+    from densekd.model.model import Model
+    from densekd.model.predict import predict_files
 
     if json and as_csv:
         raise ValueError("Give either --json or --csv, not both.")
@@ -46,7 +46,7 @@ def predict_command(
     opened = Model.open(model, step)
     found, began = [], time.monotonic()
     with output.progress_bar("Classifying", "images") as on_progress:
-        for answer in answers(opened, files, top):
+        for answer in predict_files(opened, files, top):
             found.append(answer)
             on_progress(len(found), len(files))
     seconds = time.monotonic() - began
@@ -83,7 +83,7 @@ def _files(images: str) -> list[Path]:
     return files
 
 
-def _print_table(found: Iterable["Answer"]) -> None:
+def _print_table(found: Iterable["FilePrediction"]) -> None:
     table = output.table("image", "class", numbers=("%",))
     for answer in found:
         for rank, guess in enumerate(answer.guesses):

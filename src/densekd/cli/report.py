@@ -12,7 +12,7 @@ from densekd.cli.options import command
 @command(
     "densekd report runs",
     "densekd report runs/cifar100-rdkd-1a2b3c4d5e6f other/runs --out paper/report",
-    note="Unfinished runs are included as far as they are; repeat the command to update the report.",
+    note="The report includes unfinished runs; repeat the command to update it.",
 )
 def report_command(
     runs: Annotated[
