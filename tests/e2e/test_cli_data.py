@@ -152,7 +152,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "nearest" in refused("check", "cifar-100")
-    assert "can't be fetched" in refused("get", f"folder:{tmp_path}")
+    assert "can't be downloaded" in refused("get", f"folder:{tmp_path}")
     assert "is not a file" in refused("check", f"npz:{tmp_path / 'none.npz'}")
     patched = dataclasses.replace(OFFICIAL["cifar100"], url="http://127.0.0.1:9/cifar.tar.gz")
     monkeypatch.setitem(OFFICIAL, "cifar100", patched)
@@ -186,7 +186,7 @@ def test_get_downloads_once_and_replaces_a_damaged_archive(
     result = run("get", "cifar10", "--data-dir", target)
     assert result.exit_code == 0
     assert result.stdout == (
-        f"Downloading {patched.url} to {target}.\ncifar10 is here now and intact: {archive}.\n"
+        f"Downloading {patched.url} to {target}.\ncifar10 is downloaded and intact: {archive}.\n"
     )
     assert result.stderr.splitlines()[-1] == "cifar10: 1,000,000 of 1,000,000 (100%) bytes"
     assert archive.read_bytes() == content

@@ -70,7 +70,7 @@ def test_a_run_tells_what_it_does(finished: tuple[Path, Result]) -> None:
     told = [line for line in result.stderr.splitlines() if not line.startswith("Warning: ")]
     assert told[:2] == [
         "rdkd on digits with resnet8, seed 1993: 10 classes in 2 tasks of 5.",
-        f"The run is kept in {found['folder']}.",
+        f"Run folder: {found['folder']}",
     ]
     accuracy = percent(first["accuracy"])
     assert told[2].startswith(f"task 1 learned 4, 2, 7 and 2 more: accuracy {accuracy} %, ")
@@ -101,7 +101,7 @@ def test_a_run_ends_with_a_table(finished: tuple[Path, Result]) -> None:
     assert lines[-2:] == [
         f"Average incremental accuracy {percent(average)} %, "
         f"forgetting {percent(forgetting)} points.",
-        f"All of it is in {found['folder']}.",
+        f"Results are in {found['folder']}.",
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_finished_run_is_only_shown(finished: tuple[Path, Result]) -> None:
     files = {file: file.stat().st_mtime_ns for file in out.rglob("*.json")}
     again = call("run", "--out", out, *SHORT)
     assert again.exit_code == 0
-    assert again.stderr == "This run was finished before; here is its result.\n"
+    assert again.stderr == "Already finished; showing the stored result.\n"
     assert again.stdout == first.stdout
     as_json = call("run", "--out", out, *SHORT, "--json")
     assert json.loads(as_json.stdout) == stored(out)
@@ -124,7 +124,7 @@ def test_another_method_takes_the_base_from_there(finished: tuple[Path, Result])
     out, _ = finished
     result = call("run", "--out", out, *SHORT, "--method", "finetune", "--json")
     assert result.exit_code == 0, result.stderr
-    assert "\nThe base task was trained before, and is taken from there.\n" in result.stderr
+    assert "\nReusing the base task of an earlier run.\n" in result.stderr
     found = json.loads(result.stdout)
     (other,) = out.glob("digits-rdkd-*/result.json")
     before = json.loads(other.read_text("utf-8"))
@@ -158,7 +158,7 @@ def test_the_bar_is_gone_when_a_run_is_over(tmp_path: Path) -> None:
     assert "task 2/2 · evaluating" in seen
     # What follows the last line that was erased is what stays.
     assert "·" not in seen.rpartition("\x1b[2K")[2]
-    assert "All of it is in runs/digits-rdkd-" in seen.rpartition("\x1b[2K")[2]
+    assert "Results are in runs/digits-rdkd-" in seen.rpartition("\x1b[2K")[2]
 
 
 def read(terminal: int) -> bytes:
@@ -191,13 +191,13 @@ class Started:
 def test_a_run_that_is_told_to_end_says_how_to_go_on(tmp_path: Path) -> None:
     # As many epochs as make it last until it is told.
     started = Started(tmp_path, *SHORT, "--epochs", "100000", "--out", "my runs")
-    started.wait_for("The run is kept in ")
+    started.wait_for("Run folder: ")
     started.process.send_signal(signal.SIGTERM)
     assert started.process.wait() == 128 + signal.SIGTERM
     *_, asked, farewell = started.said().splitlines()
-    assert asked == "Stopping after this batch; Ctrl-C leaves at once."
+    assert asked == "Stopping after this batch; press Ctrl-C to quit at once."
     start, _, command = farewell.partition(": ")
-    assert start == "Stopped and saved; to go on, repeat"
+    assert start == "Stopped and saved. To resume, run"
     assert shlex.split(command) == started.call
     assert "'my runs'" in command
 
@@ -239,7 +239,7 @@ def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
     assert started.process.wait() == 128 + signal.SIGINT
     os.close(pipe)
     assert started.said().splitlines()[-1] == (
-        f"Left at once; to go on from the last save, repeat: {shlex.join(started.call)}"
+        f"Quit at once. To resume from the last checkpoint, run: {shlex.join(started.call)}"
     )
 
 
@@ -308,7 +308,7 @@ def test_what_is_shown_can_be_used(tmp_path: Path) -> None:
     assert call("config", "show", "--config", file).stdout == text
     result = call("config", "check", file)
     assert result.exit_code == 0
-    assert result.stdout == f"{file} is fine: fdkd on digits with resnet8.\n"
+    assert result.stdout == f"{file} is valid: fdkd on digits with resnet8.\n"
 
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_the_command_prints_what_was_reached(finished: tuple[Path, dict[str, Res
     done = CliRunner().invoke(app, ["compress", *options, *more])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == results["kd"]
-    assert "This compression was finished before" in done.stderr
+    assert "Already finished" in done.stderr
     for name, accuracy in (("wrn-10-1", "teacher_accuracy"), ("resnet8", "accuracy")):
         (row,) = (line for line in done.stderr.splitlines() if name in line)
         assert f"{100 * results['kd'][accuracy]:.1f}" in row
@@ -267,7 +267,7 @@ def test_the_command_tells_how_far_it_is(tmp_path: Path) -> None:
     (folder,) = tmp_path.glob("compress-fdkd-*")
     said = done.stderr.splitlines()
     assert said[0] == "resnet8 learns 10 classes of digits from wrn-10-1 by fdkd, seed 1993."
-    assert said[1] == f"The run is kept in {folder}."
+    assert said[1] == f"Run folder: {folder}"
     assert said[2].startswith("teacher wrn-10-1: accuracy ")
     assert said[3].startswith("student resnet8: accuracy ")
     alone = CliRunner().invoke(app, [*command, "--method", "alone", "--out", str(tmp_path)])

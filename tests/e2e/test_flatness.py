@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from densekd.analysis.flatness import Noise, flatness, measure_flatness
 from densekd.cli import app
-from densekd.cli.flatness import deviations
+from densekd.cli.flatness import parse_sigmas
 from densekd.config.schema import as_toml, resolve
 from densekd.data.dataset import join_splits
 from densekd.files import write_atomically
@@ -147,8 +147,8 @@ def test_the_command_refuses_in_a_sentence(arguments: list[str], words: str, fol
     ],
 )
 def test_a_grid_of_sigmas(text: str, sigmas: tuple[float, ...]) -> None:
-    assert deviations(text) == sigmas
+    assert parse_sigmas(text) == sigmas
 
 
 def test_the_usual_grid_of_the_command_is_that_of_the_function() -> None:
-    assert deviations("0:0.02:0.001") == Noise().sigmas
+    assert parse_sigmas("0:0.02:0.001") == Noise().sigmas

@@ -119,7 +119,7 @@ def test_history_and_undo(model: Path, tmp_path: Path) -> None:
     rows = words(done("history", model))
     assert [row[:3] for row in rows[2:4]] == [["0", "-", rows[2][2]], ["→", "1", "0"]]
     told = done("undo", model)
-    assert told.startswith(f"{model} is in the state of step 0 and knows 2 classes: green, red.")
+    assert told.startswith(f"{model} is now at step 0 and knows 2 classes: green, red.")
     assert "nothing to go back to" in refused("undo", model)
     assert "has no step 5" in refused("undo", model, "--to", "5")
     done("learn", model, fill(tmp_path / "images", {"7": 10}), *TINY)
@@ -212,7 +212,7 @@ def test_a_dry_run_only_says_what_would_be_done(model: Path, tmp_path: Path) -> 
         "Step 2: 1 new class (7) from 17 images and 7 more of known classes, at 8"
     )
     assert words(told)[3:5] == [["7", "new", "17", "3"], ["red", "known", "7", "1"]]
-    assert told.splitlines()[-1].startswith("It would take about ")
+    assert told.splitlines()[-1].startswith("This would take about ")
     assert len(json.loads(done("history", model, "--json"))) == 2
     plan = json.loads(
         done("learn", model, images, *TINY, "--known", "replay", "--dry-run", "--json")
@@ -229,7 +229,7 @@ def test_the_outcome_as_json(model: Path, tmp_path: Path) -> None:
     assert "Step 2: 1 new class (7) from 17 images" in result.stderr
     again = call("learn", model, images, *TINY, "--json")
     assert json.loads(again.stdout) == update
-    assert "were learned before, in step 2" in again.stderr
+    assert "were already learned in step 2" in again.stderr
 
 
 COMMAND = [sys.executable, "-m", "densekd"]
@@ -253,7 +253,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, tmp_path: Path) -> None
             process.kill()
             os.close(terminal)
     assert "Learning" in shown
-    assert "Stopped and saved; to go on, repeat:" in shown
+    assert "Stopped and saved. To resume, run:" in shown
     assert len(json.loads(done("history", model, "--json"))) == 2
 
 

@@ -351,13 +351,13 @@ def test_two_processes_that_were_stopped_go_on(by_two: tuple[Path, str], tmp_pat
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM
-    assert said.count("Stopped and saved; to go on, repeat: ") == 1
+    assert said.count("Stopped and saved. To resume, run: ") == 1
     assert "Traceback" not in said
     assert not list(out.glob("*/result.json"))
     with ranks(tmp_path / "ranks.toml", out) as process:
         _, said = process.communicate()
     assert process.returncode == 0, said
-    assert "1 of the 3 tasks are done already." in said
+    assert "1 of 3 tasks already done." in said
     assert numbers(stored(out)) == numbers(stored(by_two[0]))
     weights = [load_file(max(at.glob("*/learner/*.safetensors"))) for at in (out, by_two[0])]
     assert weights[0].keys() == weights[1].keys()

@@ -149,7 +149,7 @@ def test_four_distillations_at_two_protocols_train_one_base(twenty: str, tmp_pat
     files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/result.json")}
     again = call(*command)
     assert again.exit_code == 0
-    assert "8 runs, 8 of them finished before, with 1 base in all." in again.stderr
+    assert "8 runs (8 already finished), 1 base." in again.stderr
     assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/result.json")} == files
 
 
@@ -188,7 +188,7 @@ def test_one_run_that_cannot_be_done_does_not_keep_others_from_it(mine: str) -> 
     assert f"gkd seed=1 steps=4: failed: {reason}" in result.stderr
     assert f"gkd seed=1 steps=4 failed: {reason}" in result.stdout
     assert "mine: 1 of 2 runs finished, 1 failed." in result.stdout
-    assert "Give the same command again" in result.stdout
+    assert "Run the same command again" in result.stdout
     runs = json.loads(Path("runs/sweeps/mine/runs.json").read_text())["runs"]
     assert [run["state"] for run in runs] == ["finished", "failed"]
     listed = call(mine, "--grid", "scenario.steps=1,4", "--grid", "seed=1", "--dry-run").stdout
@@ -247,11 +247,11 @@ def test_a_sweep_on_a_terminal_that_is_told_to_end(mine: str, tmp_path: Path) ->
     seen = text.decode()
     assert "0 of 2 finished · 2 running" in seen
     assert "task 1/2, epoch " in seen
-    assert "Stopping all runs after their batch; Ctrl-C leaves at once." in seen
+    assert "Stopping all runs after their current batch; press Ctrl-C to quit at once." in seen
     # What follows the last line that was erased is what stays.
     left = seen.rpartition("\x1b[2K")[2]
     assert "━" not in left
     assert seen.count(": stopped and saved") == 2
-    assert "Stopped and saved; to go on, repeat: " in left
+    assert "Stopped and saved. To resume, run: " in left
     (file,) = tmp_path.glob("runs/sweeps/*/runs.json")
     assert {run["state"] for run in json.loads(file.read_text())["runs"]} == {"waiting"}

@@ -150,7 +150,7 @@ def begun(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stdout=unread, stderr=read, text=True) as process:
         try:
             assert process.stderr is not None
-            assert any(line.startswith("The run is kept in ") for line in process.stderr)
+            assert any(line.startswith("Run folder: ") for line in process.stderr)
             yield process
         finally:
             process.kill()

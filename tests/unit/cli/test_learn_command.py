@@ -23,6 +23,6 @@ def test_what_was_learned_least_and_what_was_forgotten_is_named() -> None:
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines()[-3:] == [
         "Learned least, in %: 7 10.0, bee 20.0.",
-        "Most forgotten, in %: cat 90.0 → 50.0.",
+        "Forgot most, in %: cat 90.0 → 50.0.",
         "Without test images: elk.",
     ]

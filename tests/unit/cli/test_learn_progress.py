@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.cli.learn_progress import LearnLines, LearnQuiet, LearnScreen, outline
-from densekd.cli.run_progress import Bar
+from densekd.cli.learn_progress import LearnLines, LearnScreen, plan_sentence
+from densekd.cli.progress import Bar
 from densekd.cli.signals import Interrupts
 from densekd.model.request import Plan
 from densekd.training.callbacks import TrainingProgress
@@ -54,9 +54,9 @@ def receive(interrupts: Interrupts) -> None:
 
 
 def test_what_will_be_done_in_a_sentence() -> None:
-    assert outline(PLAN) == (
-        "Step 1: 2 new classes (cat, dog) from 1,701 images and 7 more of known classes, at 32 x "
-        "32 pixels by fdkd with resnet20, 4 epochs."
+    assert plan_sentence(PLAN) == (
+        "Step 1: learn 2 new classes (cat, dog) from 1,701 images and 7 images of known classes, "
+        "at 32 x 32 pixels by fdkd with resnet20, 4 epochs."
     )
 
 
@@ -68,9 +68,9 @@ def test_a_file_gets_few_lines() -> None:
     observer.doing("testing")
     observer.repeated(3)
     assert written(console) == [
-        outline(PLAN),
-        "It goes on where it was left.",
-        "These images were learned before, in step 3; here is what came of it.",
+        plan_sentence(PLAN),
+        "Resuming where it stopped.",
+        "These images were already learned in step 3; showing its result.",
     ]
 
 
@@ -106,7 +106,7 @@ def test_a_terminal_shows_a_bar() -> None:
     assert testing.startswith("Testing ━")
     receive(observer.interrupts)
     observer.report(report("train", 2, 1))
-    assert drawn(bar)[1:] == ["Stopping after this batch; Ctrl-C leaves at once."]
+    assert drawn(bar)[1:] == ["Stopping after this batch; press Ctrl-C to quit at once."]
     assert observer.stop()
 
 
@@ -116,9 +116,9 @@ def test_a_signal_is_acknowledged_and_stops(capfd: pytest.CaptureFixture[str]) -
     assert not observer.stop()
     receive(interrupts)
     assert observer.stop()
-    assert capfd.readouterr().err == "Stopping after this batch; Ctrl-C leaves at once.\n"
+    assert capfd.readouterr().err == "Stopping after this batch; press Ctrl-C to quit at once.\n"
     interrupts = Interrupts()
-    quiet = LearnQuiet(interrupts)
+    quiet = LearnLines(Console(quiet=True), interrupts)
     receive(interrupts)
     assert quiet.stop()
     assert capfd.readouterr().err == ""

@@ -15,7 +15,7 @@ def output(*arguments: str) -> str:
 def test_a_method_is_explained_and_a_baseline_has_settings_of_its_own(name: str) -> None:
     text = output(name)
     assert text.startswith(f"{name}: {METHODS[name]}.")
-    assert ("Its own settings, method." in text) == (name in HOSTS)
+    assert ("Own settings, method." in text) == (name in HOSTS)
 
 
 def test_ccil_says_what_can_be_had_for_its_base_task() -> None:

@@ -26,10 +26,12 @@ def test_durations_are_in_units_that_matter(seconds: float, text: str) -> None:
 
 
 def test_names_beyond_the_first_few_are_counted() -> None:
-    assert output.names(["cat"]) == "cat"
-    assert output.names(["cat", "dog", "fox", "owl"]) == "cat, dog, fox, owl"
-    assert output.names(["cat", "dog", "fox", "owl", "a\nt"]) == "cat, dog, fox and 2 more"
-    assert output.names(["a\nt", "dog"] + ["fox"] * 1499, most=2) == "'a\\nt', dog and 1,499 more"
+    assert output.name_list(["cat"]) == "cat"
+    assert output.name_list(["cat", "dog", "fox", "owl"]) == "cat, dog, fox, owl"
+    assert output.name_list(["cat", "dog", "fox", "owl", "a\nt"]) == "cat, dog, fox and 2 more"
+    assert (
+        output.name_list(["a\nt", "dog"] + ["fox"] * 1499, most=2) == "'a\\nt', dog and 1,499 more"
+    )
 
 
 def test_shares_and_percents() -> None:
@@ -42,7 +44,7 @@ def test_shares_and_percents() -> None:
 def test_warnings_become_lines_and_the_rest_is_left_out() -> None:
     screen = Console(file=io.StringIO(), width=40, markup=False)
     logger = logging.getLogger("densekd.somewhere")
-    with output.warnings(screen):
+    with output.show_warnings(screen):
         logger.warning("The file [b]%s[/b] is damaged; the one before it is used.", "x.json")
         logger.info("nobody needs to know")
     logger.warning("too late")

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.cli.run_progress import Bar, RunLines, RunQuiet, RunScreen
+from densekd.cli.progress import Bar
+from densekd.cli.run_progress import RunLines, RunScreen
 from densekd.cli.signals import Interrupts
 from densekd.config.schema import resolve
 from densekd.data.scenario import Scenario
@@ -77,10 +78,10 @@ def test_a_file_gets_a_line_for_what_matters() -> None:
     assert written(console) == [
         "rdkd on digits with resnet20, seed 1993: 10 classes in 3 tasks, 6 first and then 2 at a "
         "time.",
-        "The run is kept in runs/one.",
-        "1 of the 3 tasks are done already.",
-        "Another process is training the same base task; this one waits for it.",
-        "The base task was trained before, and is taken from there.",
+        "Run folder: runs/one",
+        "1 of 3 tasks already done.",
+        "Waiting for another process that is training the same base task.",
+        "Reusing the base task of an earlier run.",
         "task 2 learned class 6, class 7: accuracy 71.2 % (old 70.1, new 75.3), 34 s",
     ]
 
@@ -96,7 +97,7 @@ def test_how_far_it_is_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
     assert reading == "Reading digits: 500 of 2,000 (25%)"
     numbers = "new 0.312, exemplars 0.200, kd 0.021, lr 0.0083, 1,240 images/s"
     assert first == f"task 2/3 · train: epoch 1/11, {numbers}"
-    wanted = rf"task 2/3 · train: epoch 2/11, \S+ s left, {numbers}, the run takes \S+ s more"
+    wanted = rf"task 2/3 · train: epoch 2/11, \S+ s left, {numbers}, \S+ s left in the run"
     assert re.fullmatch(wanted, second)
 
 
@@ -130,7 +131,7 @@ def test_a_terminal_shows_a_bar_below_the_lines(screen: tuple[Bar, RunScreen]) -
     assert place.startswith("task 2/3 · train ━")
     assert re.search(r" epoch 6/11, [\d.]+ s left$", place)
     assert place.count("━") == 16  # of 32: half of the batches are done
-    assert re.fullmatch(r"learning class 6, class 7 · the run takes [\d.]+ s more", learning)
+    assert re.fullmatch(r"learning class 6, class 7 · [\d.]+ s left in the run", learning)
     assert numbers == "new 0.312, exemplars 0.200, kd 0.021 · lr 0.0083 · 1,240 images/s"
     observer.report(report(10, 2))
     assert drawn(bar)[0].startswith("task 2/3 · evaluating ━")
@@ -150,17 +151,17 @@ def test_a_signal_is_acknowledged_and_stops(
     receive(observer.interrupts)
     assert observer.stop()
     observer.report(report(0, 1))
-    assert drawn(bar)[1:] == ["Stopping after this batch; Ctrl-C leaves at once."]
+    assert drawn(bar)[1:] == ["Stopping after this batch; press Ctrl-C to quit at once."]
     assert capfd.readouterr().err == ""
 
     interrupts = Interrupts()
     _, other = lines(interrupts)
     receive(interrupts)
     assert other.stop()
-    assert capfd.readouterr().err == "Stopping after this batch; Ctrl-C leaves at once.\n"
+    assert capfd.readouterr().err == "Stopping after this batch; press Ctrl-C to quit at once.\n"
 
     interrupts = Interrupts()
-    quiet = RunQuiet(interrupts)
+    quiet = RunLines(Console(quiet=True), CONFIG, interrupts)
     assert not quiet.stop()
     receive(interrupts)
     assert quiet.stop()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from densekd.cli.signals import Interrupts, typed
+from densekd.cli.signals import Interrupts, typed_command
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -35,9 +35,9 @@ def test_the_command_is_given_as_it_can_be_typed(
     options = ["run", "--data", "folder:my photos", "--epochs", "30%"]
     monkeypatch.setattr(sys, "argv", [str(script), *options])
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert typed() == "densekd run --data 'folder:my photos' --epochs 30%"
+    assert typed_command() == "densekd run --data 'folder:my photos' --epochs 30%"
     monkeypatch.setenv("PATH", "")
-    assert shlex.split(typed()) == [str(script), *options]
+    assert shlex.split(typed_command()) == [str(script), *options]
     monkeypatch.setattr(sys, "argv", ["/lib/densekd/__main__.py", *options])
     monkeypatch.setattr(sys, "orig_argv", ["python3", "-m", "densekd", *options])
-    assert shlex.split(typed()) == ["python3", "-m", "densekd", *options]
+    assert shlex.split(typed_command()) == ["python3", "-m", "densekd", *options]

@@ -80,9 +80,9 @@ def test_what_becomes_of_each_run_is_a_line(tmp_path: Path) -> None:
     for job, news in ends:
         seen.lines.job_event(job, news)
     assert seen.text().splitlines() == [
-        "gkd seed=1: begins",
-        "gkd seed=2: begins",
-        "rdkd seed=1: begins",
+        "gkd seed=1: started",
+        "gkd seed=2: started",
+        "rdkd seed=1: started",
         "Warning: Few images. (gkd seed=1)",
         "gkd seed=2: failed: no room.",
         "rdkd seed=1: stopped and saved",
@@ -115,7 +115,10 @@ def test_a_signal_stops_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     with seen.interrupts:
         signal.raise_signal(signal.SIGTERM)
         assert seen.lines.stop()
-    assert capfd.readouterr().err == "Stopping all runs after their batch; Ctrl-C leaves at once.\n"
+    assert (
+        capfd.readouterr().err
+        == "Stopping all runs after their current batch; press Ctrl-C to quit at once.\n"
+    )
 
 
 def shown(record: SweepRecord) -> list[str]:
@@ -132,17 +135,17 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
         finish(job, 0.5, *map(float, seconds))
     record = SweepRecord(sweep, finished)
     record.set(sweep.jobs[3], "failed", "no room.")
-    assert sweep_tables.times(sweep) == {"together": 380.0, "apart": 480.0, "bases": 2}
+    assert sweep_tables.training_times(sweep) == {"together": 380.0, "apart": 480.0, "bases": 2}
     lines = shown(record)
     assert lines[3].split() == ["gkd", "seed=1", "finished", "50.0", "2.0"]
     assert lines[6].split() == ["rdkd", "seed=2", "failed", "-", "-"]
-    assert lines[-5] == "mine at scale 0.1 of all epochs: 3 of 4 runs finished, 1 failed."
+    assert lines[-5] == "mine at 0.1 of all epochs: 3 of 4 runs finished, 1 failed."
     assert lines[-4] == "rdkd seed=2 failed: no room."
     assert lines[-2].startswith(
-        "Training took 6 min 20 s with 2 bases for 3 runs, and would have taken 8 min 0 s with a "
-        "base for each run; the sweep took "
+        "Training took 6 min 20 s with 2 bases for 3 runs; with a base for each run it would have "
+        "taken 8 min 0 s. The whole sweep took "
     )
-    assert sweep_tables.as_json(record)["training"] == sweep_tables.times(sweep)
+    assert sweep_tables.as_json(record)["training"] == sweep_tables.training_times(sweep)
 
 
 def test_a_run_whose_flatness_is_drawn_is_not_finished_without_it(tmp_path: Path) -> None:

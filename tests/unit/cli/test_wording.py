@@ -1,7 +1,7 @@
 import dataclasses
 from pathlib import Path
 
-from densekd.cli.wording import CompressionSubject, RunSubject, subject_of
+from densekd.cli.wording import CompressionWording, RunWording, wording_for
 from densekd.compression.config import resolve_compression
 from densekd.config.schema import resolve
 from densekd.data.scenario import Scenario
@@ -12,14 +12,14 @@ from support.datasets import dataset
 TASKS = (WHOLE, dataclasses.replace(WHOLE, number=1))
 
 
-def subject(**given: object) -> CompressionSubject:
+def subject(**given: object) -> CompressionWording:
     tree = {"teacher": "wrn-10-1", "student": "resnet8", "method": "kd", **given}
-    return CompressionSubject(resolve_compression(tree))
+    return CompressionWording(resolve_compression(tree))
 
 
 def test_a_configuration_knows_what_it_stands_for() -> None:
-    assert isinstance(subject_of(resolve({})), RunSubject)
-    assert isinstance(subject_of(resolve_compression({})), CompressionSubject)
+    assert isinstance(wording_for(resolve({})), RunWording)
+    assert isinstance(wording_for(resolve_compression({})), CompressionWording)
 
 
 def test_a_compression_says_who_learns_from_whom() -> None:
@@ -38,8 +38,10 @@ def test_a_compression_goes_through_both_schedules() -> None:
 def test_a_teacher_comes_from_somewhere() -> None:
     assert subject().done(1, 2) == subject(method="alone", teacher_file="some/where").done(1, 2)
     given = subject(teacher_file=str(Path("some/where")))
-    assert given.done(1, 2) == "The teacher is that of some/where."
-    assert subject().shared(waiting=True).startswith("Another process is training the same teacher")
-    assert subject().shared(waiting=False) == (
-        "The teacher was trained before, and is taken from there."
+    assert given.done(1, 2) == "Teacher from some/where."
+    assert (
+        subject()
+        .shared(waiting=True)
+        .startswith("Waiting for another process that is training the same teacher")
     )
+    assert subject().shared(waiting=False) == ("Reusing the teacher of an earlier compression.")
