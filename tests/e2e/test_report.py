@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 import densekd
 from densekd.cli import app
 from densekd.report.events import read_losses
-from densekd.report.page import page
-from densekd.report.runs import find
+from densekd.report.page import render_page
+from densekd.report.runs import find_runs
 from densekd.report.write import contents_of
 
 from support.run_folders import write_run, write_sweep
@@ -218,7 +218,7 @@ columns = "seed"
 """
     folder = write_run(tmp_path, f"data.source=npz:{evil}.npz")
     write_sweep(tmp_path, "evil", experiment, {folder: {"method.name": "rdkd", "seed": 1993}})
-    found = Page(page(contents_of(find([tmp_path]))).decode())
+    found = Page(render_page(contents_of(find_runs([tmp_path]))).decode())
     tags = [tag for tag, _ in found.tags]
     assert tags.count("script") == 2
     assert "img" not in tags

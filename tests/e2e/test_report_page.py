@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from densekd.files import write_json
-from densekd.report.page import page
-from densekd.report.runs import find
+from densekd.report.page import render_page
+from densekd.report.runs import find_runs
 from densekd.report.write import contents_of
 
 from support.run_folders import write_run, write_sweep
@@ -53,7 +53,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = {**facts, "method": "kd", "epochs": losses}
     write_json(out / "compress-kd" / "result.json", content)
     written = tmp_path_factory.mktemp("page") / "index.html"
-    written.write_bytes(page(contents_of(find([out]))))
+    written.write_bytes(render_page(contents_of(find_runs([out]))))
     return written
 
 
@@ -168,7 +168,7 @@ def test_a_run_opens_its_configuration(opened: Page) -> None:
 # Holds back the drawing of figures until the mouse is pressed.
 LATE = """
 let held = [];
-addEventListener("mousedown", () => { held.forEach((draw) => draw()); held = null; }, true);
+addEventListener("mousedown", () => { held.forEach((draw) => draw_figures()); held = null; }, true);
 const Original = IntersectionObserver;
 IntersectionObserver = class extends Original {
   constructor(draw, options) {

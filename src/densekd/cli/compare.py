@@ -18,7 +18,7 @@ def compare_command(
 ) -> None:
     """Compare the finished runs in a folder."""
     from densekd.report.compare import finished_runs, plot_runs
-    from densekd.report.overview import AVERAGE
+    from densekd.report.runs import AVERAGE
 
     runs = finished_runs(folder)
     numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")

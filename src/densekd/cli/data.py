@@ -42,7 +42,7 @@ def list_command(data_dir: DataDir = None) -> None:
         table.add_row(source.usage, source.summary, here.get(kind, "you give the path"))
     output.console().print(table)
     typer.echo(
-        f"The CIFAR folder is {output.safe(where)}; change it with --data-dir or DENSEKD_DATA. "
+        f"CIFAR is read from {output.safe(where)}; change that with --data-dir or DENSEKD_DATA. "
         "`densekd data get cifar100` downloads to it."
     )
 

@@ -42,8 +42,8 @@ Seed = Annotated[int | None, option("Seed of all random choices. Default: 1993."
 Epochs = Annotated[
     str | None,
     option(
-        "Epochs of the main schedule (10), or a share of all epochs (0.3 or 30%). The other "
-        "schedules shrink in proportion.",
+        "Epochs of the first task (in compress: of the student), or a share of all epochs, such as "
+        "0.3 or 30%. The rest of the schedule shrinks in proportion.",
         panel=TRAINING,
         metavar="EPOCHS",
     ),

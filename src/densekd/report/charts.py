@@ -1,69 +1,48 @@
-"""Figures as values: what is drawn on the page and, for a paper, by matplotlib."""
+"""Figures as values, drawn on the page by JavaScript and for a paper by matplotlib."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A point of a line or the end of a bar, with its standard deviation if there is one."""
+    """A point of a line or the end of a bar, with its standard deviation if known."""
 
-    x: float
+    x: float  # for bars, the index of the category
     y: float
     spread: float | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """A method's points.
-
-    Args:
-        method: which.
-        points: by x; of bars, x is the place of the category.
-        finished: whether all its runs are.
-    """
+    """The points of a method, by x."""
 
     method: str
     points: tuple[ChartPoint, ...]
-    finished: bool = True
+    finished: bool = True  # whether all its runs are
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with lines, or with bars if there are categories.
-
-    Args:
-        section: what it belongs to.
-        title: what it shows.
-        protocol: of what.
-        x: what goes to the right.
-        y: what goes up.
-        series: one for each method.
-        categories: what bars stand for; empty for lines.
-    """
+    """A figure with lines, or with bars if there are categories."""
 
     section: str
     title: str
     protocol: str
-    x: str
+    x: str  # the titles of the axes
     y: str
-    series: tuple[Series, ...]
+    series: tuple[Series, ...]  # one per method
     categories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The accuracy on each task (column) after each step (row), in percent, of one method.
+    """The mean accuracy of a method on each task (column) after each task (row), in percent.
 
-    Args:
-        method: which.
-        protocol: of what.
-        values: a row for each step, with as many tasks as were learned.
-        count: of how many runs it is the mean.
-        finished: whether these are finished.
+    Row i has the i + 1 tasks learned so far.
     """
 
     method: str
     protocol: str
     values: tuple[tuple[float | None, ...], ...]
-    count: int
+    count: int  # of runs
     finished: bool

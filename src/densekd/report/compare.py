@@ -1,33 +1,28 @@
-"""Runs side by side: what each reached, step by step."""
+"""Finished runs side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.report.labels import run_labels
-from densekd.report.overview import AVERAGE
-from densekd.report.runs import RunRecord, find
+from densekd.report.runs import AVERAGE, RunRecord, find_runs
 from densekd.sweeps.experiment_file import flat
 
 
 def finished_runs(folder: Path) -> list[tuple[str, RunRecord]]:
-    """The finished runs in a folder, or the one that it is; the best last.
-
-    Each comes with a label: what distinguishes it from the others.
-    """
+    """The finished runs in a folder, or the run that it is, each with a label; the best last."""
     files = [folder / "result.json", *sorted(folder.glob("*/result.json"))]
-    # Of unfinished runs, which would be read from their checkpoints, nothing is shown.
     places = [file.parent for file in files if file.is_file()]
-    runs = [run for run in find(places).runs if run.result is not None] if places else []
+    runs = [run for run in find_runs(places).runs if run.result is not None] if places else []
     if not runs:
         raise ValueError(f"There is no finished run in {folder}; `densekd run` makes some.")
     runs.sort(key=lambda run: run.measured(AVERAGE) or 0.0)
-    # The settings as they are stored: to fill in what is new takes seconds of imports.
+    # The settings as stored: completing them takes seconds of imports.
     return list(zip(run_labels([flat(run.config) for run in runs]), runs, strict=True))
 
 
 def plot_runs(runs: Sequence[tuple[str, RunRecord]], file: Path) -> None:
-    """Draw the accuracy on all classes seen, and on those of earlier tasks, after each step."""
-    # Imported here: it takes a second, and a figure needs no screen.
+    """Plot the accuracy on all classes seen, and on those of earlier tasks, after each task."""
+    # Imported here because it takes a second.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Figures for a paper, by matplotlib: PDF to include, PNG to look at."""
+"""Figures for a paper, drawn by matplotlib as PDF and PNG."""
 
 import io
 import itertools
@@ -11,31 +11,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# In the order in which methods get them; the page has the same.
-COLOURS = (
-    "#2f6db3",
-    "#d1601c",
-    "#2a8a55",
-    "#b0307c",
-    "#6f55c4",
-    "#97780a",
-    "#168797",
-    "#c03a3a",
-    "#66707f",
-    "#86573a",
+# By the index of the method; the page has the same.
+_COLOURS = (
+    *("#2f6db3", "#d1601c", "#2a8a55", "#b0307c", "#6f55c4"),
+    *("#97780a", "#168797", "#c03a3a", "#66707f", "#86573a"),
 )
 _DASHES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX*<>"
 
 
-def draw(charts: Sequence[Chart | HeatMap], places: Mapping[str, int]) -> dict[str, bytes]:
-    """Figures of a protocol side by side, as the content of files by ending; the same each time.
+def draw_figures(charts: Sequence[Chart | HeatMap], places: Mapping[str, int]) -> dict[str, bytes]:
+    """Draw the figures of a protocol side by side; the bytes are the same each time.
 
     Args:
         charts: what to draw.
-        places: the number of each method, by which it has its colour in all figures.
+        places: the index of each method, which gives it the same colour in all figures.
+
+    Returns:
+        The content of the files, by ending.
     """
-    # Imported here: it takes a second, and a figure needs no screen.
+    # Imported here because it takes a second.
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -44,7 +39,7 @@ def draw(charts: Sequence[Chart | HeatMap], places: Mapping[str, int]) -> dict[s
     rows = -(-len(charts) // columns)
     maps = any(isinstance(chart, HeatMap) for chart in charts)
     size = (2.3 * columns + 0.7, 2.3 * rows + 0.4) if maps else (3.2 * columns, 2.4 * rows + 0.5)
-    # Fonts of type 42 can be edited, and journals ask for them.
+    # Journals ask for fonts of type 42.
     with rc_context({"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42}):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
@@ -61,14 +56,14 @@ def draw(charts: Sequence[Chart | HeatMap], places: Mapping[str, int]) -> dict[s
             figure.colorbar(panels[0].images[0], ax=panels, label="% of test images", shrink=0.8)
         else:
             _add_legend(figure, panels, most=3 * columns)
-        # Laid out once for all files, which takes as long as drawing.
+        # Lay out once for all files, because it takes as long as drawing.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         return {ending: _rendered(figure, ending) for ending in ("pdf", "png")}
 
 
 def _add_legend(figure: "Figure", panels: "Sequence[Axes]", most: int) -> None:
-    """One for all panels, with each method once, at most so many in a row."""
+    """Add one legend for all panels, with at most ``most`` methods in a row."""
     known = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
@@ -98,7 +93,8 @@ def _draw_chart(axes: "Axes", chart: Chart, places: Mapping[str, int]) -> None:
             _line(axes, series, places[series.method])
     if chart.categories:
         axes.set_xticks(range(len(chart.categories)), [_literal(c) for c in chart.categories])
-        _leave_room(axes, [p.y for series in chart.series for p in series.points])
+        # Bars begin at zero, because readers compare their lengths.
+        axes.set_ylim(min(0.0, *(p.y for series in chart.series for p in series.points)), None)
     elif all(point.x == int(point.x) for series in chart.series for point in series.points):
         axes.locator_params(axis="x", integer=True)
     axes.set_xlabel(chart.x)
@@ -111,8 +107,8 @@ def _draw_chart(axes: "Axes", chart: Chart, places: Mapping[str, int]) -> None:
 def _line(axes: "Axes", series: Series, place: int) -> None:
     x, y = [p.x for p in series.points], [p.y for p in series.points]
     spread = [p.spread or 0.0 for p in series.points]
-    colour = COLOURS[place % len(COLOURS)]
-    dash = _DASHES[place // len(COLOURS) % len(_DASHES)]
+    colour = _COLOURS[place % len(_COLOURS)]
+    dash = _DASHES[place // len(_COLOURS) % len(_DASHES)]
     marker = _MARKERS[place % len(_MARKERS)] if len(x) <= 30 else ""
     label = _label(series)
     axes.plot(x, y, dash, color=colour, marker=marker, markersize=3, linewidth=1.2, label=label)
@@ -130,16 +126,11 @@ def _bars(axes: "Axes", series: Series, place: int, number: int, count: int) -> 
         x,
         [p.y for p in series.points],
         0.9 * width,
-        color=COLOURS[place % len(COLOURS)],
+        color=_COLOURS[place % len(_COLOURS)],
         yerr=spread if any(spread) else None,
         error_kw={"linewidth": 0.7, "capsize": 1.5},
         label=_label(series),
     )
-
-
-def _leave_room(axes: "Axes", values: Sequence[float]) -> None:
-    """Bars begin at zero, for their length is what is compared."""
-    axes.set_ylim(min(0.0, *values), None)
 
 
 def _draw_map(axes: "Axes", chart: HeatMap) -> None:
@@ -169,5 +160,5 @@ def _label(series: Series) -> str:
 
 
 def _literal(text: str) -> str:
-    """A name whose dollars are no mathematics, and which a legend doesn't hide."""
+    """A name without dollars that start a formula, or underscores that hide it in a legend."""
     return text.replace("$", r"\$").lstrip("_")

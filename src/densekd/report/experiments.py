@@ -1,4 +1,4 @@
-"""Experiments: what a sweep's runs reached, laid out as its file says, beside the paper."""
+"""Tables of a sweep's results, laid out as its experiment file says, beside the paper's numbers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,26 +7,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from densekd.report.groups import Group
-from densekd.report.labels import schedule
-from densekd.report.overview import AVERAGE
-from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, read_json
+from densekd.report.labels import NEUTRAL, shortened_schedule
+from densekd.report.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
 from densekd.report.statistics import Summary
-from densekd.report.tables import Cell, CellKind, Column, Row, Table, filled
+from densekd.report.tables import Cell, CellKind, Column, Row, Table
 from densekd.sweeps.experiment_file import Experiment, Target, flat, read_experiment
 
 GridPoint = Mapping[str, Any]
 _Item = TypeVar("_Item")
-# Of which a mean is taken, unless a table has a row or a column for each.
-_DRAWN = ("seed", "scenario.order", "order")
-# They change no result.
-_INERT = ("data.dir", "engine.workers")
+# Settings that a mean is taken over, unless a table has a row or a column for each value.
+_REPLICATE = ("seed", "scenario.order", "order")
 _KINDS: dict[str, CellKind] = {"seconds": "seconds", "variance": "variance"}
 _TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time", "forgetting": "forgetting"}
 
 
 @dataclass(frozen=True)
 class SweepEntry:
-    """A point of a sweep's grid, and what became of it."""
+    """A point of a sweep's grid, its state, and its run if there is one."""
 
     point: GridPoint
     state: str
@@ -36,18 +33,11 @@ class SweepEntry:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """An experiment with its runs.
-
-    Args:
-        experiment: what it is about.
-        changes: settings that were given besides the file's.
-        seconds: how long it took by the clock, over all calls.
-        entries: its runs, those that failed or are waiting too.
-    """
+    """An experiment with all its runs, also those that failed or are waiting."""
 
     experiment: Experiment
-    changes: GridPoint
-    seconds: float
+    changes: GridPoint  # settings given besides the file's
+    seconds: float  # over all calls, by the clock
     entries: tuple[SweepEntry, ...]
 
     @property
@@ -60,9 +50,9 @@ class SweepResults:
 
     @property
     def rehearsal(self) -> str:
-        """A sentence on what differs from the experiment as it is meant; empty if nothing does."""
+        """A sentence on how the runs differ from the planned ones; empty if they don't."""
         runs = [entry.run for entry in self.entries if entry.run is not None]
-        how = sorted({schedule(run.settings) for run in runs} - {""})
+        how = sorted({shortened_schedule(run.settings) for run in runs} - {""})
         how += [f"{key} {value}" for key, value in self.changes.items()]
         if not how:
             return ""
@@ -70,7 +60,7 @@ class SweepResults:
 
 
 def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
-    """The sweep in a folder, with those of its runs that were found."""
+    """The sweep in a folder, with its runs as far as they were found."""
     experiment = read_experiment(folder / "experiment.toml")
     record = read_json(folder / "runs.json")
     known: dict[str, RunRecord | CompressionRun] = {run.folder.name: run for run in found.runs}
@@ -85,22 +75,22 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
         for each in record["runs"]
     )
     given = flat(record.get("settings") or {})
-    changes = {key: value for key, value in given.items() if key not in _INERT}
+    changes = {key: value for key, value in given.items() if key not in NEUTRAL}
     return SweepResults(experiment, changes, float(record.get("seconds") or 0), entries)
 
 
 def experiment_tables(
     sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]
 ) -> list[Table]:
-    """The tables of a sweep: one for each value of what is neither row, column nor drawn.
+    """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
 
     Args:
         sweep: the runs.
-        methods: what each run's method is called, so that rows can be found by it.
+        methods: the label of each run's method, by which the page filters rows.
     """
     experiment = sweep.experiment
-    placed = (experiment.rows, experiment.columns, *_DRAWN)
-    # Of the points, not of the experiment's grid: more axes may have been given to the sweep.
+    placed = (experiment.rows, experiment.columns, *_REPLICATE)
+    # Taken from the points, because a sweep may have more axes than its file.
     places = [_without(entry.point, placed) for entry in sweep.entries]
     tables = []
     for place in _distinct(places):
@@ -113,8 +103,7 @@ def experiment_tables(
 def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[Group, float]:
     """The paper's average incremental accuracy, as a share, of groups that it has a number for.
 
-    Runs with other settings than the experiment's, such as other data, are none of these, whether
-    they were given to all runs of a sweep or to some.
+    Groups with other settings than the experiment's, such as other data, get none.
     """
     found: dict[Group, float] = {}
     for sweep in sweeps:
@@ -122,51 +111,48 @@ def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[
             continue
         points = {entry.run: entry.point for entry in sweep.entries if entry.run is not None}
         targets = [each for each in sweep.experiment.targets if each.measure == AVERAGE]
-        # The target that says most about a run comes last, and counts.
+        # The most specific target comes last and wins.
         for target in sorted(targets, key=lambda target: len(target.where)):
             for group in groups:
                 known = [points[run] for run in group.all_runs if run in points]
-                meant = [_meant(sweep.experiment, p) and _has(p, target.where) for p in known]
-                if known and all(meant):
+                planned = [_planned(sweep.experiment, p) and _has(p, target.where) for p in known]
+                if known and all(planned):
                     found[group] = target.value / 100
     return found
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """A table of an experiment, at one place of what isn't a row or a column."""
+    """A table of an experiment, at fixed values of what is not a row or a column."""
 
     experiment: Experiment
     place: GridPoint
     entries: Sequence[SweepEntry]
     methods: Mapping[RunRecord | CompressionRun, str]
 
-    def table(self, shortened: str) -> Table:
+    def table(self, rehearsal: str) -> Table:
         experiment = self.experiment
-        rows = _values(self.entries, experiment.rows)
         columns = _values(self.entries, experiment.columns)
-        measures = self._measures()
+        measures, summary = self._measures(), self._summarised()
         heads = [Column(experiment.rows, _last(experiment.rows))]
         heads += [head for value in columns for m in measures for head in self._heads(value, m)]
-        summary = self._summarised()
         heads += _SUMMARY_HEADS if summary else []
         heads.append(Column("schedule", "schedule"))
-        made = []
-        for row in rows:
+        rows = []
+        for row in _values(self.entries, experiment.rows):
             cells = [c for value in columns for m in measures for c in self._cells(row, value, m)]
             cells += self._summary(row, columns) if summary else []
-            made.append(self._row(row, [*cells]))
-        kept, fewer = filled(heads, made)
+            rows.append(self._row(row, cells))
         suffix = "".join(f"-{_last(key)}-{value}" for key, value in self.place.items())
         where = ", ".join(_named(key, value) for key, value in self.place.items())
         title = experiment.title + (f" ({where})" if where else "")
-        note = " ".join(part for part in (_READING, shortened) if part)
-        # Files are named so, and a value may be a path.
+        note = " ".join(part for part in (_READING, rehearsal) if part)
+        # It becomes a file name, and a value may be a path.
         name = re.sub(r"[^\w.+-]+", "-", experiment.name + suffix)
-        return Table(name, title, note, tuple(kept), tuple(fewer))
+        return Table(name, title, note, tuple(heads), tuple(rows)).without_empty_columns()
 
     def _measures(self) -> list[str]:
-        """What is shown in each column: the experiment's measure, and what else the paper has."""
+        """What each column shows: the experiment's measure, and others that the paper reports."""
         told = [t.measure for t in self.experiment.targets if self.experiment.columns in t.where]
         return list(dict.fromkeys([self.experiment.measure, *told]))
 
@@ -178,7 +164,7 @@ class _Layout:
             Column(key, word or "ours", kind, group),
             Column(f"{key}_paper", f"{word} paper".strip(), kind, group),
         ]
-        # Whoever measured time had another machine, so a gap would say nothing.
+        # Times have no gap, because the paper's machine was another.
         gap = Column(f"{key}_gap", f"{word} gap".strip(), "points", group)
         return heads if kind == "seconds" else [*heads, gap]
 
@@ -190,14 +176,15 @@ class _Layout:
         return [ours, paper] if measure == "seconds" else [ours, paper, gap]
 
     def _ours(self, where: GridPoint, measure: str) -> Summary | None:
-        runs = [entry.run for entry in self.entries if _has(entry.point, where)]
-        values = [run.measured(measure) for run in runs if run is not None]
-        return Summary.of([value for value in values if value is not None])
+        return Summary.of([run.measured(measure) for run in self._runs(where)])
+
+    def _runs(self, where: GridPoint) -> list[RunRecord | CompressionRun]:
+        return [e.run for e in self.entries if e.run is not None and _has(e.point, where)]
 
     def _paper(self, where: GridPoint, measure: str) -> float | None:
         """The paper's number for these values, as a share or in seconds."""
         point, column = {**self.place, **where}, self.experiment.columns
-        if not _meant(self.experiment, point):
+        if not _planned(self.experiment, point):
             return None
         for target in self.experiment.targets:
             exact = (column in target.where) == (column in where)
@@ -206,12 +193,12 @@ class _Layout:
         return None
 
     def _summarised(self) -> bool:
-        """Whether there is something to say of a row as a whole, as of several class orders."""
+        """Whether rows have a mean and a variance, such as over several class orders."""
         whole = any(self.experiment.columns not in t.where for t in self.experiment.targets)
-        return whole or self.experiment.columns in _DRAWN
+        return whole or self.experiment.columns in _REPLICATE
 
     def _summary(self, row: Any, columns: Sequence[Any]) -> list[Cell]:
-        """Mean and variance over the columns, and the paper's."""
+        """Mean and variance over the columns, ours and the paper's."""
         where = {self.experiment.rows: row}
         measure = self.experiment.measure
         cells = [self._ours({**where, self.experiment.columns: c}, measure) for c in columns]
@@ -220,14 +207,13 @@ class _Layout:
         return [ours[0], self._paper(where, measure), ours[1], self._paper(where, "variance")]
 
     def _row(self, value: Any, cells: list[Cell]) -> Row:
-        where = {self.experiment.rows: value}
-        runs = [e.run for e in self.entries if e.run is not None and _has(e.point, where)]
-        how = ", ".join(sorted({schedule(run.settings) for run in runs} - {""}))
+        runs = self._runs({self.experiment.rows: value})
+        how = ", ".join(sorted({shortened_schedule(run.settings) for run in runs} - {""}))
         methods = tuple(dict.fromkeys(self.methods[run] for run in runs if run in self.methods))
         return Row((str(value), *cells, how), methods)
 
 
-_READING = "Percent of test images; ± is the standard deviation of the sample over runs."
+_READING = "Percent of test images; ± is the sample standard deviation over runs."
 _SUMMARY_HEADS = [
     Column("mean", "ours", "percent", "mean"),
     Column("mean_paper", "paper", "percent", "mean"),
@@ -241,11 +227,11 @@ def _share(target: Target) -> float:
     return target.value / scales.get(target.measure, 100.0)
 
 
-def _meant(experiment: Experiment, point: GridPoint) -> bool:
-    """Whether a point has only values that the experiment's file has, but for what is drawn."""
+def _planned(experiment: Experiment, point: GridPoint) -> bool:
+    """Whether all values of a point, seeds and orders aside, are in the experiment's file."""
     settings = flat(experiment.settings)
     own = {**{key: (value,) for key, value in settings.items()}, **experiment.grid}
-    return all(value in own.get(key, ()) for key, value in _without(point, _DRAWN).items())
+    return all(value in own.get(key, ()) for key, value in _without(point, _REPLICATE).items())
 
 
 def _without(point: GridPoint, keys: Sequence[str]) -> dict[str, Any]:
@@ -253,12 +239,12 @@ def _without(point: GridPoint, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _has(point: GridPoint, where: GridPoint) -> bool:
-    """Whether a point has all these values."""
+    """Whether a point has all of these values."""
     return all(key in point and point[key] == value for key, value in where.items())
 
 
 def _agrees(where: GridPoint, point: GridPoint) -> bool:
-    """Whether a point has these values where it has those keys at all."""
+    """Whether a point contradicts none of these values; it may lack keys."""
     return all(point.get(key, value) == value for key, value in where.items())
 
 
@@ -268,7 +254,7 @@ def _values(entries: Sequence[SweepEntry], key: str) -> list[Any]:
 
 
 def _distinct(several: Sequence[_Item]) -> list[_Item]:
-    """Each once, in their order; they may be lists, which no set holds."""
+    """The items without repetitions, in order. They may be unhashable, such as lists."""
     return [item for i, item in enumerate(several) if item not in several[:i]]
 
 

@@ -1,4 +1,4 @@
-"""Tables as files: CSV for machines, Markdown and LaTeX for people."""
+"""Tables as CSV for machines, and as Markdown and LaTeX for people."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ import itertools
 import re
 
 from densekd.report.statistics import Summary
-from densekd.report.tables import MINUS, NOTHING, Cell, Column, Row, Table, shown
+from densekd.report.tables import MINUS, NOTHING, Cell, Column, Row, Table, cell_text
 
 _TEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -24,7 +24,7 @@ _TEX = {
 
 
 def to_csv(table: Table) -> str:
-    """The table with all digits: shares from 0 to 1, seconds, means beside their deviations."""
+    """All digits: shares from 0 to 1, seconds, and standard deviations in columns of their own."""
     columns = range(len(table.columns))
     spread = [any(_has_spread(row.cells[i]) for row in table.rows) for i in columns]
     stream = io.StringIO()
@@ -41,7 +41,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """The table in Markdown, with its title and how to read it."""
+    """The table in Markdown, with its title and note."""
     titles = [f"{c.group}: {c.title}" if c.group else c.title for c in table.columns]
     rules = ["---" if c.kind == "text" else "---:" for c in table.columns]
     lines = [_piped(map(_markdown, titles)), _piped(rules)]
@@ -73,8 +73,8 @@ def to_latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def spans(columns: tuple[Column, ...]) -> list[tuple[str, int]]:
-    """The titles above neighbouring columns, with how many each spans."""
+def header_spans(columns: tuple[Column, ...]) -> list[tuple[str, int]]:
+    """The titles above neighbouring columns, and how many columns each spans."""
     groups = itertools.groupby(columns, key=lambda column: column.group)
     return [(group, len(list(members))) for group, members in groups]
 
@@ -83,7 +83,7 @@ def _tex_groups(columns: tuple[Column, ...]) -> list[str]:
     if not any(column.group for column in columns):
         return []
     cells, rules, first = [], [], 1
-    for group, count in spans(columns):
+    for group, count in header_spans(columns):
         cells.append(rf"\multicolumn{{{count}}}{{c}}{{{_latex(group)}}}")
         rules += [rf"\cmidrule(lr){{{first}-{first + count - 1}}}"] if group else []
         first += count
@@ -114,7 +114,7 @@ def _piped(texts: "map[str] | list[str]") -> str:
 
 
 def _texts(table: Table, row: Row) -> list[str]:
-    return [shown(cell, c.kind) for cell, c in zip(row.cells, table.columns, strict=True)]
+    return [cell_text(cell, c.kind) for cell, c in zip(row.cells, table.columns, strict=True)]
 
 
 def _has_spread(cell: Cell) -> bool:

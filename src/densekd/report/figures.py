@@ -1,14 +1,15 @@
-"""Which figures there are data for."""
+"""The figures that there are data for."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from densekd.report.charts import Chart, ChartPoint, HeatMap, Series
 from densekd.report.groups import Group
 from densekd.report.labels import Protocol
-from densekd.report.overview import AVERAGE, by_lesson, by_order, in_several_orders
-from densekd.report.runs import CompressionRun
+from densekd.report.overview import by_order, group_compressions, in_several_orders
+from densekd.report.runs import AVERAGE, CompressionRun
 from densekd.report.statistics import Summary
 
 Losses = Mapping[Group, Mapping[str, Sequence[tuple[int, float]]]]
@@ -23,7 +24,7 @@ _PERCENT = "% of test images"
 
 
 def charts(groups: Sequence[Group], losses: Losses) -> list[Chart]:
-    """All figures that there are data for, but for the heat maps."""
+    """All line and bar charts of class-incremental runs."""
     found: list[Chart] = []
     for protocol, members in _by_protocol(groups):
         found += _curves(protocol, members)
@@ -35,7 +36,7 @@ def charts(groups: Sequence[Group], losses: Losses) -> list[Chart]:
 
 
 def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
-    """The accuracy matrix of each group, in the mean over its runs."""
+    """The accuracy matrix of each group, as the mean over its runs."""
     maps = []
     for group in groups:
         matrices = [[step["task_accuracies"] for step in run.steps] for run in group.shown]
@@ -47,9 +48,9 @@ def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
 
 
 def compression_charts(compressions: Sequence[CompressionRun]) -> list[Chart]:
-    """The students' losses over their epochs."""
+    """The students' losses by epoch."""
     found: dict[str, list[Series]] = {}
-    for (protocol, method), members in sorted(by_lesson(compressions).items()):
+    for (protocol, method), members in sorted(group_compressions(compressions).items()):
         rows = [[(e["epoch"], e["loss"]) for e in each.result["epochs"]] for each in members]
         points = [
             _point(column[0][0], [loss for _, loss in column], 1)
@@ -66,11 +67,10 @@ def compression_charts(compressions: Sequence[CompressionRun]) -> list[Chart]:
 
 
 def _curves(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
-    for measure, (section, title) in _CURVES.items():
+    for measure, (section, classes) in _CURVES.items():
         series = [s for group in groups if (s := _curve(group, measure)).points]
-        title = f"{title}, after each task"
+        title, label = f"{classes}, after each task", protocol.label
         if any(len(each.points) > 1 for each in series):
-            label = protocol.label
             yield Chart(section, title, label, "classes seen", _PERCENT, tuple(series))
 
 
@@ -92,14 +92,13 @@ def _old_new(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
             series.append(Series(group.method, tuple(bars)))
     if series:
         categories = ("earlier tasks", "last task")
-        title = "Old and new classes after the last task"
-        label = protocol.label
+        title, label = "Old and new classes after the last task", protocol.label
         yield Chart("stability", title, label, "", _PERCENT, tuple(series), categories)
 
 
 def _orders(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
     robust = in_several_orders(groups)
-    for orders in list(robust.values())[:1]:  # all methods of a protocol have the same
+    for orders in list(robust.values())[:1]:  # the same for all methods of a protocol
         series = []
         for group in robust:
             found = by_order(group)
@@ -114,8 +113,7 @@ def _flatness(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
         series = []
         for group in groups:
             known = [run.flatness for run in group.runs if run.flatness is not None]
-            points = _flat_points(known, rise)
-            if points:
+            if points := _flatness_points(known, rise):
                 series.append(Series(group.method, points))
         if series:
             title = "Rise over the loss without noise" if rise else "Loss with noise on the weights"
@@ -124,25 +122,20 @@ def _flatness(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
             yield Chart("flatness", title, protocol.label, x, y, tuple(series))
 
 
-def _flat_points(known: Sequence[Mapping[str, list[float]]], rise: bool) -> tuple[ChartPoint, ...]:
-    """The mean over all draws of all runs, by sigma; runs that tried others are left out."""
-    alike = [each for each in known if each["sigmas"] == known[0]["sigmas"]]
+def _flatness_points(known: Sequence[Mapping[str, Any]], rise: bool) -> tuple[ChartPoint, ...]:
+    """The mean over all draws, by sigma, of the runs with the same sigmas as the first."""
+    alike = [each["losses"] for each in known if each["sigmas"] == known[0]["sigmas"]]
     points = []
     for place, sigma in enumerate(known[0]["sigmas"] if known else ()):
         values = [
             loss - (before if rise else 0)
-            for each in alike
-            for loss, before in zip(*_rows(each, place), strict=True)
+            for losses in alike
+            for loss, before in zip(losses[place], losses[0], strict=True)
             if loss is not None and before is not None
         ]
         if values:
             points.append(_point(sigma, values, 1))
     return tuple(points)
-
-
-def _rows(flatness: Mapping[str, list[float]], place: int) -> tuple[list[float], list[float]]:
-    losses: list[list[float]] = flatness["losses"]  # type: ignore[assignment]
-    return losses[place], losses[0]
 
 
 def _losses(protocol: Protocol, groups: Sequence[Group], losses: Losses) -> Iterable[Chart]:
@@ -158,7 +151,7 @@ def _losses(protocol: Protocol, groups: Sequence[Group], losses: Losses) -> Iter
 
 
 def _memory(groups: Sequence[Group]) -> Iterable[Chart]:
-    """The average accuracy by exemplars a class, for protocols that differ only in these."""
+    """The average accuracy by exemplars per class, for protocols that differ only in these."""
     found: dict[str, dict[str, dict[int, Group]]] = {}
     for group in groups:
         size = group.all_runs[0].settings.get("memory.per_class")
@@ -173,11 +166,13 @@ def _memory(groups: Sequence[Group]) -> Iterable[Chart]:
 
 
 def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
-    """A method's points, over the draws that all sizes have if there are such."""
-    values = {size: group.by_draw(AVERAGE) for size, group in sorted(sizes.items())}
+    """The points of a method: over the replicates that all sizes share, or over all if none is."""
+    values = {size: group.by_replicate(AVERAGE) for size, group in sorted(sizes.items())}
     shared = set.intersection(*map(set, values.values()))
     return tuple(
-        _point(size, [v for draw, v in known.items() if draw in shared or not shared], 100)
+        _point(
+            size, [v for replicate, v in known.items() if replicate in shared or not shared], 100
+        )
         for size, known in values.items()
     )
 

@@ -1,25 +1,19 @@
-"""Runs that differ only in what is drawn, so that a mean can be taken of them."""
+"""Groups of runs that differ only in seed and class order, so that their mean makes sense."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from densekd.report.labels import Protocol, method_labels, natural
-from densekd.report.runs import RunRecord
+from densekd.report.labels import Protocol, method_labels, natural_order
+from densekd.report.runs import AVERAGE, RunRecord
 from densekd.report.statistics import Difference, Summary, paired_difference
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The runs of a method within a protocol.
+    """The runs of a method within a protocol, unfinished ones too, by seed and class order."""
 
-    Args:
-        method: its name, and what distinguishes it from others of that name.
-        protocol: what it is compared within.
-        all_runs: in the order of seeds and class orders, those that aren't finished too.
-    """
-
-    method: str
+    method: str  # its name, and what distinguishes it from others of that name
     protocol: Protocol
     all_runs: tuple[RunRecord, ...]
 
@@ -30,12 +24,12 @@ class Group:
 
     @property
     def shown(self) -> tuple[RunRecord, ...]:
-        """What a curve is made of: finished runs or, where there are none, what has begun."""
+        """The runs in a curve: the finished ones or, if there are none, those that have begun."""
         return self.runs or tuple(run for run in self.all_runs if run.steps)
 
     @property
     def state(self) -> str:
-        """How far it is, in words."""
+        """How far unfinished runs are; empty if all are finished."""
         left = [run for run in self.all_runs if run.result is None]
         if not left:
             return ""
@@ -45,63 +39,61 @@ class Group:
 
     @property
     def replicates(self) -> str:
-        """Over what a mean is taken if not over seeds alone: ``1 seed and 5 orders``."""
-        seeds, orders = (len({run.drawn[i] for run in self.runs}) for i in (0, 1))
+        """What a mean is over if not over seeds alone: ``1 seed and 5 orders``."""
+        seeds, orders = (len({run.replicate[i] for run in self.runs}) for i in (0, 1))
         return f"{seeds} seed{'s' * (seeds != 1)} and {orders} orders" if orders > 1 else ""
 
     def summary(self, measure: str) -> Summary | None:
-        """Mean and spread of a measure over the finished runs; None if there is none."""
-        values = [run.measured(measure) for run in self.runs]
-        return Summary.of([value for value in values if value is not None])
+        """Mean and spread of a measure over the finished runs; None if there are none."""
+        return Summary.of([run.measured(measure) for run in self.runs])
 
-    def by_draw(self, measure: str) -> dict[tuple[str, str], float]:
+    def by_replicate(self, measure: str) -> dict[tuple[str, str], float]:
         """A measure of each finished run, by its seed and class order."""
-        values = {run.drawn: run.measured(measure) for run in self.runs}
-        return {drawn: value for drawn, value in values.items() if value is not None}
+        values = {run.replicate: run.measured(measure) for run in self.runs}
+        return {replicate: value for replicate, value in values.items() if value is not None}
 
 
-def group(runs: Sequence[RunRecord]) -> tuple[list[Group], list[RunRecord]]:
-    """The runs in groups, and those that were left out as they repeat another one.
+def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], list[RunRecord]]:
+    """The runs in groups, and the runs that were left out because another has the same settings.
 
-    Two runs are the same when all settings agree, as a run that was copied or one that another
-    version made again. The one that is furthest counts, of those the latest.
+    Such runs were copied, or repeated by another version. The most advanced counts, of several the
+    latest.
     """
     members: dict[tuple[Protocol, str], dict[tuple[str, str], RunRecord]] = {}
     repeated: list[RunRecord] = []
     labels = method_labels([run.settings for run in runs])
-    for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: _age(pair[0])):
+    for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: _rank(pair[0])):
         group = members.setdefault((run.protocol, label), {})
-        if (before := group.pop(run.drawn, None)) is not None:
+        if (before := group.pop(run.replicate, None)) is not None:
             repeated.append(before)
-        group[run.drawn] = run
+        group[run.replicate] = run
     groups = [
         Group(label, protocol, tuple(run for _, run in sorted(group.items())))
         for (protocol, label), group in members.items()
     ]
-    return sorted(groups, key=_place), repeated
+    return sorted(groups, key=_position), repeated
 
 
 def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Group, Difference]]:
-    """Each method against each other one of its protocol, over the pairs that they share."""
+    """The paired difference of every two methods of a protocol that share a replicate."""
     found = []
     for i, first in enumerate(groups):
         for second in groups[i + 1 :]:
             if first.protocol != second.protocol:
                 continue
-            pair = (first, second)
-            values = {each.method: each.by_draw(measure) for each in pair}
-            difference = paired_difference(values[first.method], values[second.method])
-            if difference is not None:
-                found.append((*pair, difference))
+            values = first.by_replicate(measure), second.by_replicate(measure)
+            if (difference := paired_difference(*values)) is not None:
+                found.append((first, second, difference))
     return found
 
 
-def _age(run: RunRecord) -> tuple[bool, int, float]:
+def _rank(run: RunRecord) -> tuple[bool, int, float]:
+    """More for a run that is further, or later."""
     file = run.folder / ("result.json" if run.result else "config.toml")
     return run.result is not None, len(run.steps), file.stat().st_mtime
 
 
-def _place(group: Group) -> tuple[list[tuple[int, str]], float, str]:
-    """By protocol, the best first, the unfinished last."""
-    summary = group.summary("average_incremental_accuracy")
-    return natural(group.protocol.label), -summary.mean if summary else 1.0, group.method
+def _position(group: Group) -> tuple[list[tuple[int, str]], float, str]:
+    """By protocol, then the best first and the unfinished last."""
+    summary = group.summary(AVERAGE)
+    return natural_order(group.protocol.label), -summary.mean if summary else 1.0, group.method

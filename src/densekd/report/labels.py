@@ -1,13 +1,13 @@
-"""What runs are called: the protocol that makes them comparable, and the method that differs."""
+"""The names of runs: their protocol, and what distinguishes their methods within it."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Leaves = Mapping[str, Any]
+FlatSettings = Mapping[str, Any]  # by dotted names
 
-# What follows from other settings unless someone set it, and says little by itself.
+# Settings that usually follow from others, and say little by themselves.
 _DERIVED = (
     "method.options.lambda_base",
     "augment.",
@@ -15,40 +15,35 @@ _DERIVED = (
     "training.increment.",
     "training.finish.",
 )
-# What is no part of a method: what is learned, what is drawn, what can't change a result.
+# Settings that belong to the protocol or the replicate rather than to the method.
 _SHARED = ("seed", "epochs", "data.", "scenario.", "memory.per_class", "memory.total")
-_IRRELEVANT = ("data.dir", "engine.workers")
+# Settings that can't change a result.
+NEUTRAL = ("data.dir", "engine.workers")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What runs must have in common to be compared, in words.
-
-    Args:
-        data: which images.
-        tasks: which classes when, but for their order.
-        memory: how many exemplars.
-        schedule: how the epochs were shortened; empty if they weren't.
-    """
+    """What runs must share to be compared, in words."""
 
     data: str
     tasks: str
     memory: str
-    schedule: str
+    schedule: str  # how the epochs were shortened; empty if they weren't
 
     @classmethod
-    def of(cls, settings: Leaves) -> "Protocol":
+    def of(cls, settings: FlatSettings) -> "Protocol":
         """The protocol of a run."""
-        return cls(_data(settings), _tasks(settings), _memory(settings), schedule(settings))
+        parts = _data(settings), _tasks(settings), _memory(settings), shortened_schedule(settings)
+        return cls(*parts)
 
     @property
     def label(self) -> str:
-        """All of it in a line."""
+        """All parts in a line."""
         parts = (self.data, self.tasks, self.memory, self.schedule)
         return " · ".join(part for part in parts if part)
 
 
-def _data(settings: Leaves) -> str:
+def _data(settings: FlatSettings) -> str:
     parts = [str(settings.get("data.source", "?"))]
     if size := settings.get("data.image_size"):
         parts.append(f"{size} pixels")
@@ -61,23 +56,22 @@ def _data(settings: Leaves) -> str:
     return ", ".join(parts)
 
 
-def _tasks(settings: Leaves) -> str:
+def _tasks(settings: FlatSettings) -> str:
     steps, base = settings.get("scenario.steps"), settings.get("scenario.base")
     if settings.get("scenario.equal"):
         return f"T = {steps}, equal tasks"
-    what = f"T = {steps}" if steps is not None else f"{settings.get('scenario.increment')} a task"
-    return what if base is None else f"{what} after {base} classes"
+    tasks = f"T = {steps}" if steps is not None else f"{settings.get('scenario.increment')} a task"
+    return tasks if base is None else f"{tasks} after {base} classes"
 
 
-def _memory(settings: Leaves) -> str:
-    total = settings.get("memory.total")
-    each = settings.get("memory.per_class")
+def _memory(settings: FlatSettings) -> str:
+    total, each = settings.get("memory.total"), settings.get("memory.per_class")
     word = f"exemplar{'s' * ((each if total is None else total) != 1)}"
     return f"{each} {word} a class" if total is None else f"{total} {word}"
 
 
-def schedule(settings: Leaves) -> str:
-    """How a run's epochs were shortened, in words; empty if they weren't."""
+def shortened_schedule(settings: FlatSettings) -> str:
+    """How the epochs of a run were shortened; empty if they weren't."""
     epochs = settings.get("epochs")
     if epochs is None or (epochs == 1 and isinstance(epochs, float)):
         return ""
@@ -86,18 +80,42 @@ def schedule(settings: Leaves) -> str:
     return f"shortened to {epochs} epoch{'s' * (epochs != 1)}"
 
 
-def slug(text: str) -> str:
-    """A text as part of the name of a file."""
+def file_name_part(text: str) -> str:
+    """A text as part of a file name."""
     return re.sub(r"[^a-z0-9+]+", "-", text.lower().replace("%", "percent")).strip("-")[:80]
 
 
-def natural(text: str) -> list[tuple[int, str]]:
-    """What to sort by so that 5 comes before 20."""
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """A sort key by which 5 comes before 20."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", text)]
 
 
-def telling(several: Sequence[Leaves], keys: Sequence[str]) -> list[str]:
-    """Those of ``keys`` in which settings differ, but for what follows from the others of them."""
+def method_labels(several: Sequence[FlatSettings]) -> list[str]:
+    """The method of each run, and what distinguishes it from others of that name and protocol."""
+    rivals = [(each.get("method.name", "?"), Protocol.of(each)) for each in several]
+    alike: dict[tuple[str, Protocol], list[FlatSettings]] = {}
+    for rival, settings in zip(rivals, several, strict=True):
+        alike.setdefault(rival, []).append(settings)
+    every = dict.fromkeys(key for settings in several for key in settings)
+    keys = [key for key in every if not key.startswith((*_SHARED, *NEUTRAL))]
+    different = {rival: _distinguishing(group, keys) for rival, group in alike.items()}
+    return [
+        _described(rival[0], settings, different[rival])
+        for rival, settings in zip(rivals, several, strict=True)
+    ]
+
+
+def run_labels(several: Sequence[FlatSettings]) -> list[str]:
+    """The method of each run, and which of all its settings distinguish it from the others."""
+    # Only settings that all runs have: others belong to one method and distinguish nothing.
+    shared = [key for key in several[0] if all(key in settings for settings in several)]
+    keys = [key for key in shared if key != "method.name" and not key.startswith(NEUTRAL)]
+    different = _distinguishing(several, keys)
+    return [_described(settings["method.name"], settings, different) for settings in several]
+
+
+def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> list[str]:
+    """The keys whose values differ, without derived ones that the others imply."""
 
     def kinds(chosen: Sequence[str]) -> int:
         return len({tuple(repr(each.get(key)) for key in chosen) for each in several})
@@ -111,33 +129,5 @@ def telling(several: Sequence[Leaves], keys: Sequence[str]) -> list[str]:
     return different
 
 
-def described(name: str, settings: Leaves, keys: Sequence[str]) -> str:
-    """A method's name with some of its settings."""
+def _described(name: str, settings: FlatSettings, keys: Sequence[str]) -> str:
     return ", ".join([name, *(f"{key.rpartition('.')[2]} {settings.get(key)}" for key in keys)])
-
-
-def method_labels(several: Sequence[Leaves]) -> list[str]:
-    """Each run's method, and what distinguishes it from others of that name and protocol."""
-    rivals = [(each.get("method.name", "?"), Protocol.of(each)) for each in several]
-    alike: dict[tuple[str, Protocol], list[Leaves]] = {}
-    for rival, settings in zip(rivals, several, strict=True):
-        alike.setdefault(rival, []).append(settings)
-    keys = [key for key in _all_keys(several) if not key.startswith((*_SHARED, *_IRRELEVANT))]
-    different = {rival: telling(group, keys) for rival, group in alike.items()}
-    return [
-        described(rival[0], settings, different[rival])
-        for rival, settings in zip(rivals, several, strict=True)
-    ]
-
-
-def run_labels(several: Sequence[Leaves]) -> list[str]:
-    """Each run's method, and what of all its settings distinguishes it from the others."""
-    # Other methods have settings of their own, which say nothing.
-    own = {key for key in _all_keys(several) if all(key in settings for settings in several)}
-    keys = [key for key in several[0] if key in own and not key.startswith(_IRRELEVANT)]
-    different = telling(several, [key for key in keys if key != "method.name"])
-    return [described(settings["method.name"], settings, different) for settings in several]
-
-
-def _all_keys(several: Sequence[Leaves]) -> list[str]:
-    return list(dict.fromkeys(key for settings in several for key in settings))

@@ -1,4 +1,4 @@
-"""The page: tables, figures and runs in one file that needs nothing else."""
+"""The page: tables, figures and runs in one HTML file that needs no other."""
 
 import json
 from collections.abc import Sequence
@@ -14,28 +14,19 @@ import densekd
 from densekd.config.settings_tree import toml_lines
 from densekd.files import to_json
 from densekd.report.charts import Chart, HeatMap
-from densekd.report.export import spans
-from densekd.report.labels import slug
+from densekd.report.export import header_spans
+from densekd.report.labels import file_name_part
 from densekd.report.overview import commit_of
 from densekd.report.runs import RunRecord
 from densekd.report.statistics import Summary
-from densekd.report.tables import Cell, Column, Row, Table, duration, plain, shown
+from densekd.report.tables import Cell, Column, Row, Table, cell_text, short_duration
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A part of the page: warnings, then tables, then charts."""
 
-    Args:
-        name: of its place in it.
-        title: what it is called.
-        about: what it shows.
-        remarks: what must not be overlooked.
-        tables: come first.
-        charts: come after them.
-    """
-
-    name: str
+    name: str  # its anchor
     title: str
     about: str = ""
     remarks: tuple[str, ...] = ()
@@ -43,41 +34,31 @@ class Section:
     charts: tuple[Chart | HeatMap, ...] = ()
 
     def figures(self) -> dict[str, tuple[str, list[Chart | HeatMap]]]:
-        """Its charts by protocol, under the names of their files, with the protocol."""
+        """The charts of each protocol, as ``{file name: (protocol, charts)}``."""
         found: dict[str, list[Chart | HeatMap]] = {}
         for chart in self.charts:
             found.setdefault(chart.protocol, []).append(chart)
-        names = [f"{self.name}-{slug(protocol)}" for protocol in found]
-        # Protocols that differ only in what a file's name can't have are numbered.
+        names = [f"{self.name}-{file_name_part(protocol)}" for protocol in found]
+        # Number protocols that have the same file name.
         unique = [n if n not in names[:i] else f"{n}-{i}" for i, n in enumerate(names)]
         return dict(zip(unique, found.items(), strict=True))
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All that is on a page.
-
-    Args:
-        title: of the page.
-        lead: what it is made of, in a sentence.
-        shortened: says which schedules were shortened; empty if none was.
-        methods: in the order of their colours.
-        protocols: all of them.
-        sections: from top to bottom; the one called ``runs`` has ``runs`` in full.
-        runs: every run with what its method is called.
-    """
+    """All that is on a page. The section called ``runs`` shows the settings of all runs."""
 
     title: str
-    lead: str
-    shortened: str
-    methods: tuple[str, ...]
+    lead: str  # what the page is about, in a sentence
+    shortened: str  # which schedules were shortened; empty if none was
+    methods: tuple[str, ...]  # in the order of their colours
     protocols: tuple[str, ...]
     sections: tuple[Section, ...]
-    runs: tuple[tuple[RunRecord, str], ...]
+    runs: tuple[tuple[RunRecord, str], ...]  # with the label of the method
 
 
-def page(contents: Contents) -> bytes:
-    """The page as HTML. Names in it may be anything: what they contain stays text."""
+def render_page(contents: Contents) -> bytes:
+    """The page as HTML. All names are escaped."""
     made = _Page(contents)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string(_asset("page.html.jinja"))
@@ -87,25 +68,25 @@ def page(contents: Contents) -> bytes:
         shortened=contents.shortened,
         version=densekd.__version__,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
-        # Ours, so that it may be taken as it is.
+        # Our own files, so they need no escaping.
         css=Markup(_asset("page.css")),
         js=Markup(_asset("chart.js") + _asset("page.js")),
         sections=[made.section(section) for section in contents.sections],
         runs=[made.run(run, method) for run, method in contents.runs],
-        # Last, for it has what the sections put into it; as JSON, which has no NaN.
+        # Last, because sections add to it. Through JSON, which replaces NaN.
         data=json.loads(to_json(made.data)),
     )
     return text.encode(errors="backslashreplace")
 
 
 class _Page:
-    """Turns what is on a page into what its template takes."""
+    """Turns the contents of a page into the values of its template."""
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self.methods = {method: i for i, method in enumerate(contents.methods)}
         self.protocols = {protocol: i for i, protocol in enumerate(contents.protocols)}
-        # Folders of different places may have the same name.
+        # Numbered, because folder names may repeat.
         self.links = {run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)}
         self.data: dict[str, Any] = {
             "methods": list(contents.methods),
@@ -126,10 +107,11 @@ class _Page:
         }
 
     def run(self, run: RunRecord, method: str) -> dict[str, Any]:
+        seed, order = run.replicate
         config = {**run.config, "data": {**run.config.get("data", {}), "dir": None}}
         return {
             "link": self.links[run.folder.name],
-            "name": f"{run.folder.name}: {method}, seed {run.drawn[0]}, order {run.drawn[1]}",
+            "name": f"{run.folder.name}: {method}, seed {seed}, order {order}",
             "state": run.progress,
             "methods": self._methods((method,)),
             "protocol": self._protocol(run.protocol.label),
@@ -141,7 +123,7 @@ class _Page:
         parts = table.parts()
         columns = parts[0][1].columns
         grouped = any(column.group for column in columns)
-        groups = [{"title": title, "count": count} for title, count in spans(columns)]
+        groups = [{"title": title, "count": count} for title, count in header_spans(columns)]
         bodies = [
             {"heading": heading, "rows": [self._row(columns, row) for row in part.rows]}
             for heading, part in parts
@@ -155,19 +137,21 @@ class _Page:
         return {"cells": cells, "methods": self._methods(row.methods), "protocol": protocol}
 
     def _cell(self, cell: Cell, column: Column) -> dict[str, Any]:
-        value, (text, sign, spread) = plain(cell), shown(cell, column.kind).partition(" ± ")
-        if not isinstance(cell, Summary):
-            text, sign, spread = shown(cell, column.kind), "", ""
+        value, text, spread = cell, cell_text(cell, column.kind), ""
+        if isinstance(cell, Summary):
+            value = cell.mean
+            text, sign, spread = text.partition(" ± ")
+            spread = (sign + spread).strip()
         return {
             "kind": column.kind,
             "value": "" if value is None else value,
             "text": text,
-            "spread": (sign + spread).strip(),
+            "spread": spread,
             "link": self.links.get(str(cell)) if column.key == "folder" else None,
         }
 
     def _figure(self, chart: Chart | HeatMap) -> dict[str, Any]:
-        """What the template says of a figure; what is drawn goes into the page's data."""
+        """The template's values of a figure. Its points go into the page's data."""
         kind = "map" if isinstance(chart, HeatMap) else "chart"
         known = self.data[f"{kind}s"]
         content = asdict(chart)
@@ -203,7 +187,7 @@ def _about(chart: HeatMap) -> str:
 
 
 def _facts(run: RunRecord) -> list[tuple[str, str]]:
-    """What a run was computed with and on, in words, as far as it is known."""
+    """The protocol, code and machine of a run, as far as they are known."""
     result = run.result or {}
     machine, engine = result.get("machine") or {}, result.get("engine") or {}
     memory = machine.get("memory")
@@ -213,7 +197,7 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     hardware += [f"{memory / 2**30:.0f} GiB"] if memory else []
     facts = {
         "protocol": run.protocol.label,
-        "training time": duration(run.seconds) if run.steps else "",
+        "training time": short_duration(run.seconds) if run.steps else "",
         "commit": commit_of(run),
         "machine": ", ".join(str(part) for part in hardware if part),
         "engine": ", ".join(f"{name} {value}" for name, value in engine.items()),

@@ -1,4 +1,4 @@
-"""Runs as they are found in folders: finished, unfinished, or of another kind."""
+"""Read runs, compressions and sweeps from their folders."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,94 +8,77 @@ from pathlib import Path
 from typing import Any
 
 from densekd.config.settings_tree import read_toml
-from densekd.report.labels import Leaves, Protocol, schedule
+from densekd.report.labels import FlatSettings, Protocol, shortened_schedule
 from densekd.sweeps.experiment_file import flat
+
+AVERAGE = "average_incremental_accuracy"
+# Measures of the last step rather than of the whole result.
+_OF_LAST_STEP = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
 
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """A run, finished or not.
-
-    Args:
-        folder: where it is.
-        config: its settings as they are stored with it.
-        steps: the records of the tasks that it learned so far.
-        result: the content of its ``result.json``; None if it isn't finished.
-        flatness: the content of its ``flatness.json``, if there is one.
-    """
+    """A run, finished or not."""
 
     folder: Path
-    config: dict[str, Any]
-    steps: Sequence[dict[str, Any]]
-    result: dict[str, Any] | None
-    flatness: dict[str, Any] | None
+    config: dict[str, Any]  # its settings as stored
+    steps: Sequence[dict[str, Any]]  # the records of the tasks learned so far
+    result: dict[str, Any] | None  # the content of result.json; None if unfinished
+    flatness: dict[str, Any] | None  # the content of flatness.json, if any
 
     @cached_property
-    def settings(self) -> Leaves:
-        """Its settings by dotted names, with those that its version didn't have yet."""
-        # Imported here, as below: it takes seconds, and finished runs can be read without.
+    def settings(self) -> FlatSettings:
+        """Its settings by dotted names, completed by defaults that its version didn't have."""
+        # Imported here because it takes seconds, and `compare` doesn't need it.
         from densekd.config.schema import as_tree, resolve
 
         try:
             return flat(as_tree(resolve(self.config)))
-        except ValueError:  # of a version whose settings were others
+        except ValueError:  # written by a version with other settings
             return flat(self.config)
 
     @cached_property
     def protocol(self) -> Protocol:
-        """What it can be compared within."""
+        """What it has in common with runs that it can be compared with."""
         return Protocol.of(self.settings)
 
     @property
-    def drawn(self) -> tuple[str, str]:
-        """What may differ between runs of which a mean is taken: seed and class order."""
+    def replicate(self) -> tuple[str, str]:
+        """Its seed and class order, which may differ between runs that a mean is taken of."""
         return str(self.settings.get("seed")), str(self.settings.get("scenario.order"))
 
     @property
     def seconds(self) -> float:
-        """How long it was trained, interruptions left out."""
+        """The training time, without interruptions."""
         return float(sum(step["seconds"] for step in self.steps))
-
-    @property
-    def tasks(self) -> int | None:
-        """How many tasks it has; None if that depends on data which aren't here."""
-        steps = self.settings.get("scenario.steps")
-        return len(self.steps) if self.result else None if steps is None else int(steps) + 1
 
     @property
     def progress(self) -> str:
         """How far it is, in words."""
         if self.result:
             return "finished"
-        return f"{len(self.steps)} of {self.tasks or '?'} tasks"
+        steps = self.settings.get("scenario.steps")  # None if it depends on the data
+        return f"{len(self.steps)} of {'?' if steps is None else int(steps) + 1} tasks"
 
     def measured(self, measure: str) -> float | None:
-        """A number of a finished run: of its result, of its last step, or the training time."""
+        """A measure of a finished run: of its result, of its last step, or the training time."""
         if self.result is None:
             return None
         if measure == "seconds":
             return self.seconds
-        known = self.steps[-1].get(measure) if measure in _LAST else self.result.get(measure)
-        return None if known is None else float(known)
-
-
-_LAST = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
+        source = self.steps[-1] if measure in _OF_LAST_STEP else self.result
+        return None if source.get(measure) is None else float(source[measure])
 
 
 @dataclass(frozen=True, eq=False)
 class CompressionRun:
-    """A finished compression of a large network into a small one.
-
-    Args:
-        folder: where it is.
-        result: the content of its ``result.json``.
-    """
+    """A finished compression of a large network into a small one."""
 
     folder: Path
     result: dict[str, Any]
 
     @cached_property
-    def settings(self) -> Leaves:
+    def settings(self) -> FlatSettings:
         """Its settings by dotted names."""
         return flat(self.result.get("config", {}))
 
@@ -105,50 +88,37 @@ class CompressionRun:
         return str(self.result["method"])
 
     @property
-    def networks(self) -> str:
-        """What was compressed into what."""
-        return f"{self.result['teacher']} → {self.result['student']}"
-
-    @property
     def protocol(self) -> str:
-        """What it can be compared within."""
-        parts = self.networks, str(self.settings.get("data.source", "?")), self.shortened
+        """What it has in common with compressions that it can be compared with."""
+        networks = f"{self.result['teacher']} → {self.result['student']}"
+        parts = networks, str(self.settings.get("data.source", "?")), self.shortened
         return " · ".join(part for part in parts if part)
 
     @property
     def shortened(self) -> str:
-        """How its epochs were shortened, in words; empty if they weren't."""
-        return schedule(self.settings)
+        """How its epochs were shortened; empty if they weren't."""
+        return shortened_schedule(self.settings)
 
     def measured(self, measure: str) -> float | None:
-        """One of its numbers."""
+        """A number of its result."""
         known = self.result.get(measure)
         return None if known is None else float(known)
 
 
 @dataclass(frozen=True)
 class FoundRuns:
-    """What there is in some folders.
-
-    Args:
-        runs: the class-incremental runs.
-        compressions: those of another kind.
-        sweeps: the folders of sweeps.
-    """
+    """All that was found in some folders."""
 
     runs: tuple[RunRecord, ...]
     compressions: tuple[CompressionRun, ...]
-    sweeps: tuple[Path, ...]
+    sweeps: tuple[Path, ...]  # their folders
 
 
-def find(places: Iterable[Path]) -> FoundRuns:
-    """All runs in some places, each once.
-
-    Args:
-        places: run folders, folders of them, or folders of sweeps.
+def find_runs(places: Iterable[Path]) -> FoundRuns:
+    """All runs in run folders, folders of run folders, or sweep folders, each once.
 
     Raises:
-        ValueError: there is no such folder, or no run in any of them.
+        ValueError: a folder doesn't exist, or none has a run.
     """
     folders: list[Path] = []
     sweeps: list[Path] = []
@@ -160,7 +130,9 @@ def find(places: Iterable[Path]) -> FoundRuns:
         sweeps += [path.parent for path in sorted(place.glob("sweeps/*/experiment.toml"))]
         if (place / "experiment.toml").is_file():
             sweeps.append(place)
-            inside += [place.parent.parent / name for name in names_of(place)]
+            # The run folders of a sweep are beside the folder of all sweeps.
+            jobs = read_json(place / "runs.json")["runs"]
+            inside += [place.parent.parent / Path(job["folder"]).name for job in jobs]
         folders += [path for path in inside if _is_run(path)]
     unique = {folder.resolve(): folder for folder in folders}.values()
     read = [_read(folder) for folder in unique]
@@ -173,19 +145,14 @@ def find(places: Iterable[Path]) -> FoundRuns:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The content of a JSON file of ours."""
+    """The content of a JSON file; a ValueError if it is damaged."""
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} can't be read ({error}); was it cut off?") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} isn't what was written; was it changed?")
+        raise ValueError(f"{file} doesn't hold an object; was it changed?")
     return content
-
-
-def names_of(sweep: Path) -> list[str]:
-    """The names of the run folders of a sweep, which are beside the folder of all sweeps."""
-    return [Path(each["folder"]).name for each in read_json(sweep / "runs.json")["runs"]]
 
 
 def _is_run(folder: Path) -> bool:
@@ -193,14 +160,17 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read(folder: Path) -> RunRecord | CompressionRun | None:
-    """A run or a compression; None if it is an unfinished one of the latter."""
-    result = _result(folder)
+    """A run or a compression; None for an unfinished compression."""
+    try:
+        result = read_json(folder / "result.json")
+    except ValueError:  # not finished, or damaged, so that the run will write it again
+        result = {}
     if result.get("kind") == "compression":
         return CompressionRun(folder, result)
-    flatness = folder / "flatness.json"
-    flat = read_json(flatness) if flatness.is_file() else None
+    file = folder / "flatness.json"
+    flatness = read_json(file) if file.is_file() else None
     if "steps" in result and "config" in result:
-        return RunRecord(folder, result["config"], result["steps"], result, flat)
+        return RunRecord(folder, result["config"], result["steps"], result, flatness)
     try:
         config = read_toml(folder / "config.toml")
     except ValueError:
@@ -210,12 +180,5 @@ def _read(folder: Path) -> RunRecord | CompressionRun | None:
     from densekd.training.checkpoint import Checkpoints
 
     state = Checkpoints(folder / "learner").newest()
-    return RunRecord(folder, config, [] if state is None else state.facts["steps"], None, flat)
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    """The result of a run; empty if there is none yet, or if it has to be made again."""
-    try:
-        return read_json(folder / "result.json")
-    except ValueError:
-        return {}
+    steps = [] if state is None else state.facts["steps"]
+    return RunRecord(folder, config, steps, None, flatness)

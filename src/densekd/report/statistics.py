@@ -1,48 +1,43 @@
-"""What can be said from a few runs: means, spreads, and differences between methods in pairs."""
+"""Statistics of a few runs: means, spreads, and paired differences between methods."""
 
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+_LEVEL = 0.95
+_Pair = TypeVar("_Pair", bound=Hashable)
+
 
 @dataclass(frozen=True)
 class Summary:
-    """Some values in short.
-
-    Args:
-        mean: of all of them.
-        variance: of the sample, with n - 1 below; None for a single value, which has none.
-        count: how many there are.
-    """
+    """The mean and the sample variance (over n - 1) of values; None for a single value."""
 
     mean: float
     variance: float | None
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Summary | None":
-        """The summary of some values; None if there are none."""
-        if not values:
+    def of(cls, values: Sequence[float | None]) -> "Summary | None":
+        """The summary of the values that aren't None; None if there are none."""
+        known = [value for value in values if value is not None]
+        if not known:
             return None
-        variance = statistics.variance(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), variance, len(values))
+        variance = statistics.variance(known) if len(known) > 1 else None
+        return cls(statistics.fmean(known), variance, len(known))
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the sample."""
+        """The sample standard deviation."""
         return None if self.variance is None else self.variance**0.5
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more one method reached than another, over pairs of runs.
+    """The mean difference between two methods over pairs of runs.
 
-    Args:
-        mean: of the differences.
-        interval: of Student's t, which holds the true mean difference with ``LEVEL`` if
-            differences are roughly normal; None for a single pair, which says nothing about it.
-        count: how many pairs there are.
+    The interval is Student's t. It holds the true mean difference in 95 % of cases if differences
+    are roughly normal. A single pair has none.
     """
 
     mean: float
@@ -51,7 +46,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What it says, in words."""
+        """What the interval says, in words."""
         if self.interval is None:
             return "one pair: nothing can be said"
         low, high = self.interval
@@ -60,24 +55,13 @@ class Difference:
         return "lower" if high < 0 else "not told apart"
 
 
-LEVEL = 0.95
-_Shared = TypeVar("_Shared", bound=Hashable)
-
-
 def paired_difference(
-    first: Mapping[_Shared, float], second: Mapping[_Shared, float]
+    first: Mapping[_Pair, float], second: Mapping[_Pair, float]
 ) -> Difference | None:
-    """The differences ``first - second`` between runs that share all but the method.
+    """The differences ``first - second`` between runs of two methods with the same key.
 
-    ``mean(d) ± t_{n-1} · sd(d) / √n``. Pairs share their seed and class order, hence base,
-    batches and augmentation, so what is common to both drops out.
-
-    Args:
-        first: the outcomes of a method, by what is shared, such as seed and order.
-        second: those of the other method.
-
-    Returns:
-        None if no pair is shared.
+    ``mean(d) ± t_{n-1} · sd(d) / √n``. Keys are seed and class order: such pairs share their base,
+    batches and augmentation, so whatever these contribute cancels out. None if there is no pair.
     """
     differences = [value - second[key] for key, value in first.items() if key in second]
     summary = Summary.of(differences)
@@ -85,9 +69,9 @@ def paired_difference(
         return None
     if summary.std is None:
         return Difference(summary.mean, None, 1)
-    # Imported here: it takes a while, and most of the package has no need of it.
+    # Imported here because it is slow, and most of the package doesn't need it.
     from scipy.special import stdtrit
 
-    t = float(stdtrit(summary.count - 1, (1 + LEVEL) / 2))
+    t = float(stdtrit(summary.count - 1, (1 + _LEVEL) / 2))
     half = t * summary.std / summary.count**0.5
     return Difference(summary.mean, (summary.mean - half, summary.mean + half), summary.count)

@@ -1,4 +1,4 @@
-"""Tables as values, whatever they are written as."""
+"""Tables as values, independent of the format that they are written in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,25 +6,16 @@ from typing import Literal, TypeVar
 
 from densekd.report.statistics import Summary
 
-# What a column holds: text, counts, shares of images and their differences, in percent when shown,
-# variances of shares, and seconds.
+# Percent, points and variance hold shares from 0 to 1, which are multiplied when shown.
 CellKind = Literal["text", "count", "percent", "points", "variance", "seconds"]
-# As print has them.
 MINUS, NOTHING = "\N{MINUS SIGN}", "\N{EN DASH}"
-_Item = TypeVar("_Item")
 Cell = str | int | float | Summary | None
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Args:
-        key: what it is called in files for machines.
-        title: what it is called for people.
-        kind: what it holds.
-        group: a title above several columns, if there is one.
-    """
+    """A column: its key in CSV, its title for people, and a title above several columns."""
 
     key: str
     title: str
@@ -34,13 +25,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
-
-    Args:
-        cells: one for each column; None is what isn't known.
-        methods: the methods that it is about, so that it can be found by them.
-        protocol: the protocol that it is about, if it is about one.
-    """
+    """A row; None is an unknown cell. The page filters rows by methods and protocol."""
 
     cells: tuple[Cell, ...]
     methods: tuple[str, ...] = ()
@@ -49,16 +34,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table. Its files are called ``name``; ``note`` says how to read it.
 
-    Args:
-        name: of its files.
-        title: what it shows.
-        note: how to read it.
-        columns: from left to right.
-        rows: from top to bottom.
-        heading: the key of a column whose values are headings of rows, where there is room for
-            such; empty if there is none.
+    ``heading`` is the key of a column whose values can be shown as headings of rows instead.
     """
 
     name: str
@@ -69,7 +47,7 @@ class Table:
     heading: str = ""
 
     def parts(self) -> list[tuple[str, "Table"]]:
-        """The headings, each with a table of its rows that has no column for them."""
+        """A table for each heading, without the column of headings."""
         keys = [column.key for column in self.columns]
         if self.heading not in keys:
             return [("", self)]
@@ -81,9 +59,19 @@ class Table:
         columns = _without(self.columns, place)
         return [(h, replace(self, columns=columns, rows=tuple(own))) for h, own in rows.items()]
 
+    def without_empty_columns(self) -> "Table":
+        """The table without columns in which all cells are None or empty."""
+        kept = [
+            i
+            for i in range(len(self.columns))
+            if any(row.cells[i] not in (None, "") for row in self.rows)
+        ]
+        rows = (replace(row, cells=tuple(row.cells[i] for i in kept)) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[i] for i in kept), rows=tuple(rows))
 
-def shown(cell: Cell, kind: CellKind) -> str:
-    """A cell as it is read: in percent, with the spread if there is one, a dash for nothing."""
+
+def cell_text(cell: Cell, kind: CellKind) -> str:
+    """A cell as people read it: in percent, with its spread if known, a dash for None."""
     if cell is None:
         return NOTHING
     if isinstance(cell, Summary):
@@ -92,13 +80,8 @@ def shown(cell: Cell, kind: CellKind) -> str:
     return cell if isinstance(cell, str) else _number(cell, kind)
 
 
-def plain(cell: Cell) -> str | int | float | None:
-    """A cell as it is sorted: a mean for several values."""
-    return cell.mean if isinstance(cell, Summary) else cell
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that tells most: 34 s, 12.5 min, 1.9 h."""
+def short_duration(seconds: float) -> str:
+    """A time in one unit: 34 s, 12.5 min, 1.9 h."""
     for unit, size in (("h", 3600), ("min", 60)):
         if abs(seconds) >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
@@ -110,17 +93,10 @@ def _number(value: float, kind: CellKind) -> str:
         "percent": f"{100 * value:.2f}",
         "points": f"{100 * value:+.2f}",
         "variance": f"{1e4 * value:.2f}",
-        "seconds": duration(value),
+        "seconds": short_duration(value),
     }
     return texts.get(kind, f"{value:,}").replace("-", MINUS)
 
 
-def _without(items: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
+def _without(items: Sequence[_Item], place: int) -> tuple[_Item, ...]:
     return (*items[:place], *items[place + 1 :])
-
-
-def filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Sequence[Column], list[Row]]:
-    """The table without columns that nothing is in."""
-    kept = [i for i in range(len(columns)) if any(row.cells[i] not in (None, "") for row in rows)]
-    fewer = [Row(tuple(r.cells[i] for i in kept), r.methods, r.protocol) for r in rows]
-    return [columns[i] for i in kept], fewer

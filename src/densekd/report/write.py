@@ -1,4 +1,4 @@
-"""A report: all that there is to say about some runs, in a folder."""
+"""Write a report about runs: a page, tables and figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from densekd.files import write_atomically
 from densekd.report.charts import Chart, HeatMap
-from densekd.report.draw import draw
+from densekd.report.draw import draw_figures
 from densekd.report.events import mean_losses
 from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.report.export import to_csv, to_latex, to_markdown
 from densekd.report.figures import charts, compression_charts, heat_maps
-from densekd.report.groups import Group, group
-from densekd.report.labels import natural, slug
+from densekd.report.groups import Group, group_runs
+from densekd.report.labels import file_name_part, natural_order
 from densekd.report.overview import (
     comparison,
     compression_table,
@@ -20,9 +20,9 @@ from densekd.report.overview import (
     orders_table,
     runs_table,
 )
-from densekd.report.page import Contents, Section, page
-from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, find
-from densekd.report.tables import Table, duration
+from densekd.report.page import Contents, Section, render_page
+from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, find_runs
+from densekd.report.tables import Table, short_duration
 
 _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
 _CHART_SECTIONS = {
@@ -35,14 +35,14 @@ _CHART_SECTIONS = {
     "memory": ("Memory", "What fewer exemplars cost."),
     "orders": ("Class orders", "The same classes, learned in other orders."),
     "flatness": ("Flatness", "How fast the loss on training images grows with noise on weights."),
-    "losses": ("Losses over time", "The parts of the loss, in the mean over each epoch."),
+    "losses": ("Losses over time", "The terms of the loss, each the mean over an epoch."),
     "compression": ("Model compression", "A small network learns from a large one."),
 }
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the page, and how many of each."""
+    """The page that was written, and how many runs, tables and figures it has."""
 
     page: Path
     runs: int
@@ -57,11 +57,11 @@ def write_report(
     """Write ``index.html``, ``tables/`` and ``figures/`` about some runs.
 
     Args:
-        places: run folders, or folders of them.
-        out: where to; what is there already is replaced.
-        on_progress: called with figures drawn and figures in all.
+        places: run folders, sweep folders, or folders of them.
+        out: the folder of the report; files of an earlier one are replaced.
+        on_progress: called with the number of figures drawn and of all figures.
     """
-    found = find(places)
+    found = find_runs(places)
     contents = contents_of(found)
     tables = [table for section in contents.sections for table in section.tables]
     for table in tables:
@@ -71,20 +71,20 @@ def write_report(
     figures = [item for section in contents.sections for item in section.figures().items()]
     colours = {method: place for place, method in enumerate(contents.methods)}
     for number, (name, (_, drawn)) in enumerate(figures):
-        for ending, image in draw(drawn, colours).items():
+        for ending, image in draw_figures(drawn, colours).items():
             write_atomically(out / "figures" / f"{name}.{ending}", image)
         if on_progress is not None:
             on_progress(number + 1, len(figures))
-    # The page last: whoever sees it finds what it links to.
-    write_atomically(out / "index.html", page(contents))
+    # The page comes last, so that all files it links to exist.
+    write_atomically(out / "index.html", render_page(contents))
     finished = sum(run.result is not None for run in found.runs) + len(found.compressions)
     count = len(found.runs) + len(found.compressions)
     return Report(out / "index.html", count, finished, len(tables), len(figures))
 
 
 def contents_of(found: FoundRuns) -> Contents:
-    """What a page says about runs."""
-    groups, repeated = group(found.runs)
+    """All that a page says about runs."""
+    groups, repeated = group_runs(found.runs)
     named: dict[RunRecord | CompressionRun, str] = {
         **{run: group.method for group in groups for run in group.all_runs},
         **{run: str(run.settings.get("method.name")) for run in repeated},
@@ -100,7 +100,7 @@ def contents_of(found: FoundRuns) -> Contents:
         *_figures(drawn, orders_table(groups), compression_table(found.compressions)),
     ]
     if found.runs:
-        about = "Every run, how far it is, and what it was computed with and on."
+        about = "Every run with its progress, code and machine."
         tables = (runs_table(groups, repeated),)
         sections.append(Section("runs", "Runs", about, tables=tables))
     return Contents(
@@ -108,7 +108,7 @@ def contents_of(found: FoundRuns) -> Contents:
         lead=_lead(groups, found),
         shortened=_shortened(found),
         methods=tuple(sorted(set(named.values()))),
-        protocols=tuple(sorted(protocols, key=natural)),
+        protocols=tuple(sorted(protocols, key=natural_order)),
         sections=tuple(sections),
         runs=tuple((run, named[run]) for run in found.runs),
     )
@@ -117,7 +117,7 @@ def contents_of(found: FoundRuns) -> Contents:
 def _charts(
     groups: Sequence[Group], compressions: Sequence[CompressionRun]
 ) -> dict[str, list[Chart | HeatMap]]:
-    """All figures by section."""
+    """All figures, by section."""
     losses = {group: mean_losses(group) for group in groups}
     drawn: dict[str, list[Chart | HeatMap]] = {name: [] for name in _CHART_SECTIONS}
     for chart in (*charts(groups, losses), *compression_charts(compressions)):
@@ -131,9 +131,9 @@ def _experiment(sweep: SweepResults, tables: Sequence[Table]) -> Section:
     failed = [entry for entry in sweep.entries if entry.state == "failed"]
     remarks = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
     remarks += [sweep.rehearsal] if sweep.rehearsal else []
-    took = f", {duration(sweep.seconds)} by the clock" if sweep.seconds else ""
+    took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
     about = f"{experiment.about} {sweep.progress}{took}."
-    name = f"experiment-{slug(experiment.name)}"
+    name = f"experiment-{file_name_part(experiment.name)}"
     return Section(name, experiment.title, about, tuple(remarks), tuple(tables))
 
 
@@ -173,10 +173,10 @@ def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
 def _lead(groups: Sequence[Group], found: FoundRuns) -> str:
     methods = len({group.method for group in groups} | {e.method for e in found.compressions})
     protocols = len({group.protocol for group in groups} | {e.protocol for e in found.compressions})
-    words = [f"{methods} method{'s' * (methods != 1)} in {_many(protocols, 'protocol')}"]
+    words = [f"{_many(methods, 'method')} in {_many(protocols, 'protocol')}"]
     left = sum(run.result is None for run in found.runs)
     if left:
-        words.append(f"{_many(left, 'run')} not finished: counted in no mean")
+        words.append(f"{_many(left, 'run')} not finished and left out of all means")
     return "; ".join(words) + "."
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from densekd.files import write_json
 from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
-from densekd.report.groups import group
-from densekd.report.runs import find
+from densekd.report.groups import group_runs
+from densekd.report.runs import find_runs
 from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, Table
 
@@ -69,7 +69,7 @@ def cells(table: Table, row: int) -> dict[str, Cell]:
 
 
 def read(out: Path, folder: Path) -> tuple[SweepResults, list[Table]]:
-    found = find([out])
+    found = find_runs([out])
     each = read_sweep(folder, found)
     return each, experiment_tables(each, {run: "x" for run in found.runs})
 
@@ -120,18 +120,18 @@ def test_a_rehearsal_says_so(tmp_path: Path) -> None:
     record = json.loads((folder / "runs.json").read_text())
     record["settings"] = {"data": {"source": "digits", "dir": "x"}}
     write_json(folder / "runs.json", record)
-    runs = find([tmp_path])
+    runs = find_runs([tmp_path])
     each = read_sweep(folder, runs)
     assert "10 % of the epochs, data.source digits;" in each.rehearsal
-    groups, _ = group(runs.runs)
+    groups, _ = group_runs(runs.runs)
     assert targets_of([each], groups) == {}
 
 
 def test_the_paper_is_beside_the_methods_that_it_has(tmp_path: Path) -> None:
     _, folder = distillations(tmp_path)
     write_run(tmp_path, "method.name=tkd")
-    runs = find([tmp_path])
-    groups, _ = group(runs.runs)
+    runs = find_runs([tmp_path])
+    groups, _ = group_runs(runs.runs)
     found = {
         (g.method, g.protocol.tasks): round(100 * value, 2)
         for g, value in targets_of([read_sweep(folder, runs)], groups).items()
@@ -216,8 +216,8 @@ def test_a_value_that_the_files_settings_have_is_the_papers(tmp_path: Path) -> N
 
 def test_the_paper_is_not_beside_groups_with_an_axis_that_the_file_lacks(tmp_path: Path) -> None:
     _, folder = added(tmp_path, "data.source", ("cifar10", "npz:some.npz"))
-    found = find([tmp_path])
-    groups, _ = group(found.runs)
+    found = find_runs([tmp_path])
+    groups, _ = group_runs(found.runs)
     targets = targets_of([read_sweep(folder, found)], groups)
     assert len(groups) == 3
     assert {each.protocol.data: value for each, value in targets.items()} == {"digits": 0.6573}
@@ -255,6 +255,6 @@ def test_compressions_have_tables_too(tmp_path: Path) -> None:
 def test_a_sweep_is_a_place_of_its_own(tmp_path: Path) -> None:
     _, folder = distillations(tmp_path)
     write_run(tmp_path, "method.name=tkd")
-    found = find([folder])
+    found = find_runs([folder])
     assert len(found.runs) == 8
     assert found.sweeps == (folder,)

@@ -6,16 +6,16 @@ import pytest
 
 from densekd.files import write_json
 from densekd.report.charts import Chart
-from densekd.report.draw import draw
+from densekd.report.draw import draw_figures
 from densekd.report.figures import charts, compression_charts, heat_maps
-from densekd.report.groups import group
-from densekd.report.runs import find
+from densekd.report.groups import group_runs
+from densekd.report.runs import find_runs
 
 from support.run_folders import write_run
 
 
 def drawn(out: Path) -> list[Chart]:
-    groups, _ = group(find([out]).runs)
+    groups, _ = group_runs(find_runs([out]).runs)
     return charts(groups, {})
 
 
@@ -51,7 +51,7 @@ def test_an_unfinished_run_is_drawn_as_such_where_no_other_is(tmp_path: Path) ->
         "rdkd": (False, 3),
     }
     assert {point.spread for point in curves["gkd"].points} == {None}
-    maps = heat_maps(group(find([tmp_path]).runs)[0])
+    maps = heat_maps(group_runs(find_runs([tmp_path]).runs)[0])
     assert [(m.method, m.finished, len(m.values)) for m in maps] == [
         ("gkd", True, 6),
         ("rdkd", False, 3),
@@ -60,7 +60,7 @@ def test_an_unfinished_run_is_drawn_as_such_where_no_other_is(tmp_path: Path) ->
 
 def test_heat_maps_are_accuracy_matrices(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "scenario.steps=1")
-    (heat,) = heat_maps(group(find([tmp_path]).runs)[0])
+    (heat,) = heat_maps(group_runs(find_runs([tmp_path]).runs)[0])
     matrix: list[list[float]] = result(folder)["accuracy_matrix"]  # type: ignore[assignment]
     assert heat.values[0] == (100 * matrix[0][0],)
     assert heat.values[1] == pytest.approx([100 * value for value in matrix[1]])
@@ -108,7 +108,7 @@ def test_compressions_have_their_losses(tmp_path: Path) -> None:
     for method in ("kd", "rdkd"):
         content = {**facts, "method": method, "epochs": epochs}
         write_json(tmp_path / f"compress-{method}" / "result.json", content)
-    (chart,) = compression_charts(find([tmp_path]).compressions)
+    (chart,) = compression_charts(find_runs([tmp_path]).compressions)
     assert [series.method for series in chart.series] == ["kd", "rdkd"]
     assert [(p.x, p.y) for p in chart.series[0].points] == [(1, 2.0), (2, 1.0)]
 
@@ -118,9 +118,9 @@ def test_figures_are_the_same_each_time(tmp_path: Path) -> None:
     write_run(tmp_path, "scenario.steps=1", "data.source=npz:$_{<b>.npz", "seed=1")
     found = drawn(tmp_path)
     some = [chart for chart in found if chart.section == "stability"][-2:]
-    once = draw(some, {"rdkd": 12})
-    assert once == draw(some, {"rdkd": 12})
+    once = draw_figures(some, {"rdkd": 12})
+    assert once == draw_figures(some, {"rdkd": 12})
     assert once["pdf"].startswith(b"%PDF")
     assert once["png"].startswith(b"\x89PNG")
-    maps = draw(heat_maps(group(find([tmp_path]).runs)[0]), {"rdkd": 0})
+    maps = draw_figures(heat_maps(group_runs(find_runs([tmp_path]).runs)[0]), {"rdkd": 0})
     assert maps["pdf"].startswith(b"%PDF")

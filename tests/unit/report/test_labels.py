@@ -2,11 +2,18 @@ import pytest
 
 from densekd.config.schema import as_tree, resolve
 from densekd.config.settings_tree import override
-from densekd.report.labels import Leaves, Protocol, method_labels, natural, run_labels, slug
+from densekd.report.labels import (
+    FlatSettings,
+    Protocol,
+    file_name_part,
+    method_labels,
+    natural_order,
+    run_labels,
+)
 from densekd.sweeps.experiment_file import flat
 
 
-def settings(*assignments: str) -> Leaves:
+def settings(*assignments: str) -> FlatSettings:
     return flat(as_tree(resolve(override({}, assignments))))
 
 
@@ -66,9 +73,9 @@ def test_runs_are_called_by_all_that_differs() -> None:
 
 def test_numbers_are_sorted_as_such() -> None:
     words = ["x²", "20 a", "T = 5", "5 a", "T = 10", "1993"]
-    assert sorted(words, key=natural) == ["5 a", "20 a", "1993", "T = 5", "T = 10", "x²"]
+    assert sorted(words, key=natural_order) == ["5 a", "20 a", "1993", "T = 5", "T = 10", "x²"]
 
 
 def test_a_slug_can_be_the_name_of_a_file() -> None:
-    assert slug("folder:/a b/<c> · T = 5 · 10 %") == "folder-a-b-c-t-5-10-percent"
-    assert slug("../..") == ""
+    assert file_name_part("folder:/a b/<c> · T = 5 · 10 %") == "folder-a-b-c-t-5-10-percent"
+    assert file_name_part("../..") == ""

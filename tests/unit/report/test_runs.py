@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from densekd.files import write_json
-from densekd.report.groups import Group, differences, group
-from densekd.report.runs import find
+from densekd.report.groups import Group, differences, group_runs
+from densekd.report.runs import find_runs
 
 from support.run_folders import write_run
 
@@ -15,33 +15,33 @@ AVERAGE = "average_incremental_accuracy"
 
 
 def only(out: Path) -> Group:
-    (found,), _ = group(find([out]).runs)
+    (found,), _ = group_runs(find_runs([out]).runs)
     return found
 
 
 def test_runs_are_found_in_their_folder_and_in_that_of_all(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
     (tmp_path / "a" / "bases" / "x").mkdir(parents=True)
-    found = find([tmp_path / "a", first, second, tmp_path / "b"])
+    found = find_runs([tmp_path / "a", first, second, tmp_path / "b"])
     assert [run.folder for run in found.runs] == [first, second]
 
 
 def test_nothing_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no run in .*; `densekd run` makes some\."):
-        find([tmp_path])
+        find_runs([tmp_path])
     with pytest.raises(ValueError, match="There is no folder"):
-        find([tmp_path / "none"])
+        find_runs([tmp_path / "none"])
 
 
 def test_an_unfinished_run_tells_how_far_it_is(tmp_path: Path) -> None:
     for tasks in (0, 2):
         folder = write_run(tmp_path / str(tasks), tasks=tasks)
-        (run,) = find([folder]).runs
+        (run,) = find_runs([folder]).runs
         assert run.result is None
         assert run.progress == f"{tasks} of 6 tasks"
         assert run.measured(AVERAGE) is None
         assert len(run.steps) == tasks
-    (run,) = find(
+    (run,) = find_runs(
         [write_run(tmp_path / "3", "scenario.increment=1", "scenario.base=9", tasks=0)]
     ).runs
     assert run.progress == "0 of ? tasks"
@@ -50,7 +50,7 @@ def test_an_unfinished_run_tells_how_far_it_is(tmp_path: Path) -> None:
 def test_a_result_that_was_cut_off_counts_as_unfinished(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
     (folder / "result.json").write_text('{"steps": [')
-    (run,) = find([folder]).runs
+    (run,) = find_runs([folder]).runs
     assert run.progress == "0 of 6 tasks"
 
 
@@ -60,8 +60,8 @@ def test_a_run_of_another_version_is_read_as_far_as_it_goes(tmp_path: Path) -> N
     result["config"]["method"]["options"]["no_longer_there"] = 1
     del result["versions"]
     write_json(folder / "result.json", result)
-    (run,) = find([folder]).runs
-    assert run.drawn == ("7", "1993")
+    (run,) = find_runs([folder]).runs
+    assert run.replicate == ("7", "1993")
     assert run.measured(AVERAGE) == result[AVERAGE]
 
 
@@ -76,10 +76,11 @@ def test_settings_that_are_new_have_their_usual_value(tmp_path: Path) -> None:
 def test_a_compression_is_no_run(tmp_path: Path) -> None:
     result = {"kind": "compression", "method": "kd", "teacher": "a", "student": "b", "epochs": []}
     write_json(tmp_path / "compress-kd" / "result.json", {**result, "accuracy": 0.5})
-    found = find([tmp_path])
+    found = find_runs([tmp_path])
     assert found.runs == ()
     (each,) = found.compressions
-    assert (each.method, each.networks, each.measured("accuracy")) == ("kd", "a → b", 0.5)
+    assert (each.method, each.measured("accuracy")) == ("kd", 0.5)
+    assert each.protocol.startswith("a → b")
 
 
 def test_a_mean_is_over_seeds_and_orders_of_finished_runs(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_a_run_that_repeats_another_is_left_out(tmp_path: Path) -> None:
     shutil.copytree(kept, tmp_path / "b" / kept.name)
     os.utime(kept / "result.json", (2e9, 2e9))
     write_run(tmp_path / "c", "seed=1", tasks=3)
-    groups, repeated = group(find([tmp_path / name for name in "abc"]).runs)
+    groups, repeated = group_runs(find_runs([tmp_path / name for name in "abc"]).runs)
     assert [run.folder for each in groups for run in each.all_runs] == [kept]
     assert len(repeated) == 2
 
@@ -110,7 +111,7 @@ def test_other_options_make_another_group(tmp_path: Path) -> None:
     write_run(tmp_path, "method.options.temperature=2.0")
     write_run(tmp_path, "method.options.temperature=4.0")
     write_run(tmp_path, "scenario.steps=1")
-    groups, _ = group(find([tmp_path]).runs)
+    groups, _ = group_runs(find_runs([tmp_path]).runs)
     assert sorted(each.method for each in groups) == [
         "rdkd",
         "rdkd, temperature 2.0",
@@ -124,10 +125,10 @@ def test_methods_are_paired_within_their_protocol(tmp_path: Path) -> None:
     for seed in (2, 3, 4):
         write_run(tmp_path, "method.name=rdkd", f"seed={seed}")
     write_run(tmp_path, "method.name=tkd", "seed=2", "scenario.steps=1")
-    groups, _ = group(find([tmp_path]).runs)
+    groups, _ = group_runs(find_runs([tmp_path]).runs)
     ((first, second, difference),) = differences(groups, AVERAGE)
     assert {first.method, second.method} == {"gkd", "rdkd"}
-    values = [each.by_draw(AVERAGE) for each in (first, second)]
+    values = [each.by_replicate(AVERAGE) for each in (first, second)]
     shared = [values[0][str(s), "1993"] - values[1][str(s), "1993"] for s in (2, 3)]
     assert difference.count == 2
     assert difference.mean == pytest.approx(sum(shared) / 2)

@@ -1,11 +1,12 @@
 import csv
+import dataclasses
 import io
 
 import pytest
 
 from densekd.report.export import to_csv, to_latex, to_markdown
 from densekd.report.statistics import Summary
-from densekd.report.tables import CellKind, Column, Row, Table, duration, filled, shown
+from densekd.report.tables import CellKind, Column, Row, Table, cell_text, short_duration
 
 THIRD = Summary(1 / 3, 1e-4, 3)
 TABLE = Table(
@@ -41,7 +42,7 @@ TABLE = Table(
     ],
 )
 def test_cells_are_read_in_percent(cell: Summary | float | None, kind: CellKind, text: str) -> None:
-    assert shown(cell, kind) == text
+    assert cell_text(cell, kind) == text
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_cells_are_read_in_percent(cell: Summary | float | None, kind: CellKind,
     [(4.25, "4.2 s"), (34, "34 s"), (89, "89 s"), (90, "1.5 min"), (6840, "1.9 h")],
 )
 def test_times_are_in_the_unit_that_tells_most(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert short_duration(seconds) == text
 
 
 def test_csv_has_all_digits() -> None:
@@ -82,6 +83,7 @@ def test_latex_has_headings_for_protocols_and_groups_of_columns() -> None:
 
 
 def test_columns_that_nothing_is_in_are_left_out() -> None:
-    columns, rows = filled(TABLE.columns, [Row(("a", "", None, 0.0, None), ("a",), "p")])
-    assert [column.key for column in columns] == ["method", "paper"]
-    assert rows == [Row(("a", 0.0), ("a",), "p")]
+    rows = (Row(("a", "", None, 0.0, None), ("a",), "p"),)
+    table = dataclasses.replace(TABLE, rows=rows).without_empty_columns()
+    assert [column.key for column in table.columns] == ["method", "paper"]
+    assert table.rows == (Row(("a", 0.0), ("a",), "p"),)
