@@ -124,9 +124,9 @@ def test_the_command_shows_a_table_and_draws(unmeasured: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sigmas", "0:0.02"], "Sigmas are written as 0:0.02:0.001"),
-        (["--sigmas", "-1"], "Sigmas are written as 0:0.02:0.001"),
-        (["--sigmas", "0:1:0"], "Sigmas are written as 0:0.02:0.001"),
+        (["--sigmas", "0:0.02"], "Write sigmas as 0:0.02:0.001"),
+        (["--sigmas", "-1"], "Write sigmas as 0:0.02:0.001"),
+        (["--sigmas", "0:1:0"], "Write sigmas as 0:0.02:0.001"),
         (["--draws", "0"], "Noise must be drawn at least once"),
         (["--images", "0"], "--images must be at least 1, not 0."),
     ],

@@ -209,7 +209,7 @@ def test_a_dry_run_only_says_what_would_be_done(model: Path, tmp_path: Path) -> 
     images = fill(tmp_path / "images", {"7": 20, "red": 8})
     told = done("learn", model, images, *TINY, "--known", "replay", "--dry-run")
     assert told.startswith(
-        "Step 2: 1 new class (7) from 17 images and 7 more of known classes, at 8"
+        "Step 2: learn 1 new class (7) from 17 images and 7 images of known classes, at 8"
     )
     assert words(told)[3:5] == [["7", "new", "17", "3"], ["red", "known", "7", "1"]]
     assert told.splitlines()[-1].startswith("This would take about ")
@@ -226,7 +226,7 @@ def test_the_outcome_as_json(model: Path, tmp_path: Path) -> None:
     update = json.loads(result.stdout)
     assert (update["learned"], update["step"]) == (["7"], 2)
     assert [each["name"] for each in update["classes"]][-1] == "7"
-    assert "Step 2: 1 new class (7) from 17 images" in result.stderr
+    assert "Step 2: learn 1 new class (7) from 17 images" in result.stderr
     again = call("learn", model, images, *TINY, "--json")
     assert json.loads(again.stdout) == update
     assert "were already learned in step 2" in again.stderr
