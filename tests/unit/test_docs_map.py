@@ -1,6 +1,7 @@
 """The documents name what exists: CONTRIBUTING's map, links, and decisions cited in the source."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,12 @@ def test_the_source_cites_decisions_that_exist() -> None:
         cited = re.findall(r"decisions?/? ?(\d{3})((?:(?:,| and) \d{3})*)", file.read_text("utf-8"))
         numbers = {n for first, more in cited for n in [first, *re.findall(r"\d{3}", more)]}
         assert numbers <= known, file
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_imports_in_documents_exist(page: Path) -> None:
+    script = page.read_text("utf-8").partition("\n## In the package\n")[0]
+    blocks = re.findall(r"```python\n(.*?)```", script, re.DOTALL)
+    for module, names in re.findall(r"^from (densekd\S*) import (.+)$", "\n".join(blocks), re.M):
+        for name in names.split(", "):
+            assert hasattr(import_module(module), name), f"{module} has no {name}"
