@@ -5,6 +5,8 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --
 # Pins what the package is built with, too.
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many processes: without byte code each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-fast browser lint format bench clean
 
