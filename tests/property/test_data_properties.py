@@ -1,4 +1,4 @@
-"""What holds of scenarios, memories and batches for any data."""
+"""Properties of scenarios, memories and batches for any data."""
 
 from typing import cast
 

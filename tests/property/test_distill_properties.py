@@ -1,4 +1,4 @@
-"""What holds of the losses for any logits and any tasks."""
+"""Properties of the losses for any logits and tasks."""
 
 import math
 
@@ -122,7 +122,7 @@ def test_whole_and_each_are_the_textbook_losses(
 def test_every_is_the_mean_over_the_pool_of_the_loss_on_one_group(
     reduction: Reduction, direction: Direction, sizes: list[int], scale: float, seed: int
 ) -> None:
-    """So `every` is what `random` is on average, the pool being drawn from uniformly."""
+    """So `every` is the average of `random`, which draws from the pool uniformly."""
     student, teacher = logits(sizes, scale, seed)
     pool = TaskPool(sizes)
     total = torch.zeros((), dtype=torch.float64)
@@ -149,7 +149,7 @@ def test_random_averages_to_every(
     reduction: Reduction, per_image: bool, sizes: list[int], seed: int
 ) -> None:
     if reduction == "element":
-        sizes = sizes[:12]  # beyond, `every` itself is drawn
+        sizes = sizes[:12]  # beyond, `every` samples
     student, teacher = logits(sizes, 1.0, seed)
     every = DenseDistillation("every", reduction=reduction)(student, teacher, sizes)
     loss = DenseDistillation("random", reduction=reduction, draws=500, per_image=per_image)
@@ -179,7 +179,7 @@ def test_splitting_the_batch_and_averaging_changes_nothing(
     groups: Groups, reduction: Reduction, sizes: list[int], scale: float, seed: int
 ) -> None:
     if groups == "every" and reduction == "element":
-        sizes = sizes[:12]  # beyond, each image has draws of its own
+        sizes = sizes[:12]  # beyond, `every` samples for each image
     student, teacher = logits(sizes, scale, seed, batch=6)
     loss = DenseDistillation(groups, reduction=reduction)
     halves = [
@@ -193,7 +193,7 @@ def test_splitting_the_batch_and_averaging_changes_nothing(
 def test_the_tasks_are_the_base_and_the_others(
     reduction: Reduction, sizes: list[int], scale: float, seed: int
 ) -> None:
-    """Leaving out the base takes nothing but its own part from the sum."""
+    """Leaving out the base removes only its own term from the sum."""
     student, teacher = logits(sizes, scale, seed)
     others = DenseDistillation("each", reduction=reduction, skip_base=True)
     base = DenseDistillation("whole", reduction="batch")(

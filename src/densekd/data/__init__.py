@@ -1,1 +1,1 @@
-"""Images, labels and class names: where they come from and in what order they are learned."""
+"""Data: sources, tasks, batches and the exemplar memory."""

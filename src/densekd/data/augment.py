@@ -99,12 +99,10 @@ class Augment(nn.Module):
         return self.normalise(pixels)
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
-        """Return a copy of other strength, or with mixup.
+        """Return a copy of other strength, or with mixup (alpha of `blended`; 0 for none).
 
-        Args:
-            strength: ``heavy`` is CCIL's: cutout of half an image's side, borders mirrored instead
-                of black, and AutoAugment.
-            mixup: alpha of `densekd.data.batches.blended`; 0 for none.
+        ``heavy`` is CCIL's augmentation: cutout of half an image's side, borders mirrored instead
+        of black, and AutoAugment.
         """
         if mixup < 0:
             raise ValueError(f"mixup must be at least 0, not {mixup}.")

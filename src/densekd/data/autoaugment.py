@@ -44,15 +44,10 @@ _GREY = 128.0  # fills the parts that an image was moved away from
 
 
 def distorted(pixels: Tensor, numbers: Tensor) -> Tensor:
-    """Apply one of 25 pairs of operations to each image, each operation with its probability.
+    """Apply one of 25 pairs of operations to each image ``[B, 3, H, W]``, from 0 to 255.
 
-    Args:
-        pixels: ``[B, 3, H, W]``, from 0 to 255.
-        numbers: ``[B, NUMBERS]``, uniform in [0, 1): which pair; then, for each of its operations,
-            whether to apply it and in which of two directions.
-
-    Returns:
-        float of the same shape, from 0 to 255.
+    The numbers, ``[B, NUMBERS]``, are uniform in [0, 1): which pair; then, for each of its
+    operations, whether to apply it and in which of two directions.
     """
     pixels = pixels.to(numbers.dtype, copy=True)
     pair = (numbers[:, 0] * len(_POLICY)).long()

@@ -76,7 +76,7 @@ class Batches:
     ) -> None:
         if size < share.world or len(data) < share.world:
             raise ValueError(
-                f"{len(data)} images in batches of {size} can't be shared by {share.world} ranks."
+                f"{share.world} ranks can't share {len(data)} images in batches of {size}."
             )
         self._reader = _Reader(data.images, data.labels, augment, workers)
         self._size = size

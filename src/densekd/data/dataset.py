@@ -25,10 +25,8 @@ class PixelImages:
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
-            raise ValueError(
-                "Pixels must be uint8 of shape [n, 3, H, W], not "
-                f"{self.pixels.dtype} of shape {list(self.pixels.shape)}."
-            )
+            given = f"{self.pixels.dtype} of shape {list(self.pixels.shape)}"
+            raise ValueError(f"Pixels must be uint8 of shape [n, 3, H, W], not {given}.")
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -101,7 +99,7 @@ class Split:
     def __post_init__(self) -> None:
         if self.labels.shape != (len(self.images),):
             raise ValueError(
-                f"{len(self.images)} images have labels of shape {list(self.labels.shape)}."
+                f"{len(self.images)} images, but labels of shape {list(self.labels.shape)}."
             )
 
     def __len__(self) -> int:

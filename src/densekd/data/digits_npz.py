@@ -68,9 +68,7 @@ def _read(path: Path) -> dict[str, _Array]:
         with np.load(path, allow_pickle=False) as file:
             missing = [key for key in _KEYS if key not in file]
             if missing:
-                raise ValueError(
-                    f"{path} has no {' and no '.join(missing)}; it needs {', '.join(_KEYS)}."
-                )
+                raise ValueError(f"{path} lacks {', '.join(missing)}; it needs {', '.join(_KEYS)}.")
             return {key: _array(path, file, key) for key in (*_KEYS, "names") if key in file}
     # Also raised if memory is short, the compression unknown, or a password needed.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, RuntimeError) as error:
@@ -105,9 +103,7 @@ def _check_labels(what: str, labels: _Array, images: int) -> None:
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{what} is {labels.dtype}; labels must be whole numbers.")
     if labels.shape != (images,):
-        raise ValueError(
-            f"{what} has the shape {list(labels.shape)}; for {images} images it must be [{images}]."
-        )
+        raise ValueError(f"{what} has the shape {list(labels.shape)}; it must be [{images}].")
 
 
 def _names(path: Path, arrays: dict[str, _Array]) -> tuple[str, ...]:
@@ -115,8 +111,7 @@ def _names(path: Path, arrays: dict[str, _Array]) -> tuple[str, ...]:
     if names is not None:
         if names.dtype.kind != "U" or names.ndim != 1:
             raise ValueError(
-                f"{path}: names is {names.dtype} of shape {list(names.shape)}; it must be a list "
-                "of texts."
+                f"{path}: names is {names.dtype} {list(names.shape)}; it must be a list of texts."
             )
         return tuple(names.tolist())
     labels = np.unique(arrays["train_y"])

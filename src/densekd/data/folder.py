@@ -62,7 +62,7 @@ class FoundImages(NamedTuple):
 
 
 class FolderReport(NamedTuple):
-    """What is left of a folder's images once every file has been decoded."""
+    """The result of decoding every image of a folder."""
 
     images: dict[str, dict[str, int]]  # by part and class, the number of readable images
     unreadable: list[LeftOut]
@@ -88,14 +88,11 @@ def load_folder(
     """Load a data set from class folders of images.
 
     Args:
-        path: a folder of class folders, or one with ``train`` and ``val`` (or ``test``), each with
-            class folders.
+        path: has class folders, or ``train`` and ``val`` (or ``test``) with class folders.
         image_size: height and width that images are brought to.
-        test_fraction: share of each class to test on if the folder isn't divided. A class of
-            several images has at least one in either split.
-        seed: draws the test images. Each class is drawn by itself, so adding a class changes no
-            other class's test images.
-        memory_bytes: decode all images now and keep them in memory if they need no more than this.
+        test_fraction: share of each class to test on if the folder isn't divided.
+        seed: draws the test images; see `densekd.data.stratify.held_out`.
+        memory_bytes: keep images in memory, decoded, if they need no more than this.
         on_progress: called with the number of files read and their total.
     """
     path = Path(path).expanduser()
@@ -163,9 +160,7 @@ def list_folder(path: Path) -> FolderListing:
     except FileNotFoundError as error:
         raise ValueError(f"There is no folder {path}; check its name.") from error
     except NotADirectoryError as error:
-        raise ValueError(
-            f"{path} is a file; give a folder with one sub-folder of images per class."
-        ) from error
+        raise ValueError(f"{path} is a file; give a folder of class folders.") from error
     except OSError as error:
         raise ValueError(f"The folder {path} can't be read: {error.strerror}.") from error
 
@@ -184,12 +179,7 @@ def check_images(found: FoundImages, on_progress: OnProgress | None = None) -> F
 
 
 def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise unless there are images, and training images of every class that is tested.
-
-    Args:
-        path: the folder, for the message.
-        images: the number of images by part and class.
-    """
+    """Raise unless the counts by part and class have training images of every tested class."""
     learned = _with_images(part for name, part in images.items() if name in (TRAIN, WHOLE))
     tested = _with_images(part for name, part in images.items() if name not in (TRAIN, WHOLE))
     if not learned | tested:
@@ -307,14 +297,13 @@ def _list_classes(path: Path) -> FolderListing:
         return top
     if any(_is_image(file) for file in top.files):
         raise ValueError(
-            f"{path} has images directly in it instead of class folders; move each image into a "
-            "sub-folder named after its class."
+            f"{path} has images directly in it; move each into a sub-folder named after its class."
         )
     raise ValueError(f"{path} has no class folders; make one sub-folder of images per class.")
 
 
 def _outside(top: FolderListing) -> list[LeftOut]:
-    return top.others + [(file, "it lies outside the class folders") for file in top.files]
+    return top.others + [(file, "it is outside the class folders") for file in top.files]
 
 
 def _find_in_class(folder: Path) -> tuple[list[Path], list[LeftOut]]:
@@ -352,7 +341,7 @@ def _check_names(names: Iterable[str]) -> None:
             name.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"The class folder {name!r} has a name that isn't UTF-8; rename it."
+                f"The class folder {name!r} isn't named in UTF-8; rename it."
             ) from error
         # Another file system, or a reader, may not tell such names apart.
         other = seen.setdefault(unicodedata.normalize("NFC", name).lower(), name)

@@ -82,7 +82,7 @@ def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
         import datasets  # type: ignore[import-untyped]
     except ImportError as error:
         raise ValueError(
-            f"hub:{name} needs the package datasets; install it with `pip install densekd[hub]`."
+            f"hub:{name} needs the package datasets: `pip install densekd[hub]`."
         ) from error
 
     folder = Path(name).expanduser()
@@ -128,8 +128,7 @@ def _column(name: str, features: Mapping[str, Any], what: str, given: str | None
         raise ValueError(f"hub:{name} has no column of {what}s, only {', '.join(kinds)}.")
     if given is None and len(found) != 1:
         raise ValueError(
-            f"hub:{name} has {len(found)} columns of the type {usual}; name the {what} column, one "
-            f"of {fit}."
+            f"hub:{name} has {len(found)} columns of {usual}s; name the {what} column: {fit}."
         )
     column = given or found[0]
     if kinds.get(column) not in possible:

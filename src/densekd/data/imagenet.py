@@ -30,15 +30,10 @@ def load_imagenet(
     memory_bytes: int = 1 << 30,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """Load ImageNet. Files are opened only if they all fit into memory.
+    """Load ``path/train/ID`` and ``path/val/ID`` for each WordNet id; options as in `load_folder`.
 
-    Args:
-        path: a folder with ``train`` and ``val``, each with a folder for each WordNet id.
-        image_size: height and width that images are brought to.
-        classes: the ids to load; all if neither these nor a file is given.
-        classes_file: a text file of the ids to load, one per line.
-        memory_bytes: decode all images now and keep them in memory if they need no more than this.
-        on_progress: called with the number of files read and their total.
+    Files are opened only if all images fit into memory. ``classes``, or a text file that lists
+    them, selects ids; all are loaded if neither is given.
     """
     path = Path(path).expanduser()
     if classes is None:

@@ -47,12 +47,8 @@ EVERYTHING = Quota(per_class=sys.maxsize)
 class ExemplarMemory:
     """Keeps exemplars of all learned classes, in the order of their selection.
 
-    A smaller memory is a prefix of a larger one: each class keeps its first images.
-
-    Args:
-        quota: how many exemplars a class may keep.
-        selection: ``random`` without replacement; `herding` as in iCaRL, UCIR, PODNet and AFC;
-            `greedy`, by the nearest running mean without replacement.
+    A smaller memory is a prefix of a larger one: each class keeps its first images. The selection
+    is ``random`` without replacement, `herding` (iCaRL, UCIR, PODNet, AFC) or `greedy`.
     """
 
     def __init__(self, quota: Quota, selection: Selection = "random") -> None:
@@ -209,12 +205,7 @@ def herding(features: list[Tensor], count: int) -> list[Tensor]:
     mu, and add mu minus the picked feature to w, even if it was picked before. The order is that of
     first picks; images that were never picked follow by their product with mu.
 
-    Args:
-        features: per class ``[n, D]``.
-        count: how many images to select of each class.
-
-    Returns:
-        Per class, indices ``[min(count, n)]`` in the order of their selection.
+    Takes features ``[n, D]`` of each class, and returns indices ``[min(count, n)]`` of each.
     """
     rows, present = _padded(features)
     mean = rows.sum(1) / present.sum(1, keepdim=True)

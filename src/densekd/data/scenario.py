@@ -32,28 +32,20 @@ class Task:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Scenario(Sequence[Task]):
-    """An immutable sequence of tasks that divide a data set's classes.
-
-    Args:
-        dataset: the images, labels and class names.
-        order: the class ids in learning order, each once.
-        sizes: the number of classes of each task.
-    """
+    """An immutable sequence of tasks that divide a data set's classes."""
 
     dataset: Dataset
-    order: tuple[int, ...]
-    sizes: tuple[int, ...]
+    order: tuple[int, ...]  # the class ids in learning order, each once
+    sizes: tuple[int, ...]  # the number of classes of each task
     _tasks: tuple[Task, ...]
 
     def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
         if sorted(order) != list(range(len(dataset.classes))):
             raise ValueError(
-                f"The class order must name each of the {len(dataset.classes)} classes once."
+                f"The order must name each of the {len(dataset.classes)} classes once."
             )
         if sum(sizes) != len(order) or min(sizes, default=0) < 1:
-            raise ValueError(
-                f"Tasks of {list(sizes)} classes do not divide {len(order)} classes among them."
-            )
+            raise ValueError(f"Tasks of {list(sizes)} classes do not divide {len(order)} classes.")
         rank = torch.empty(len(order), dtype=torch.int64)
         rank[torch.tensor(order)] = torch.arange(len(order))
         train, test = (_parts(split, rank, sizes) for split in (dataset.train, dataset.test))
@@ -81,7 +73,7 @@ class Scenario(Sequence[Task]):
         """Make a usual protocol: a base task of half the classes, then equal increments.
 
         Args:
-            dataset: the images, labels and class names.
+            dataset: the data set to divide.
             steps: T, the number of increments after the base task.
             base: the number of classes of the base task; half of all unless given.
             increment: the number of classes of an increment, instead of ``steps``.
@@ -200,7 +192,7 @@ def read_names(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} can't be read as a text file with one class per line ({error})."
+            f"{path} can't be read as a text file of class names ({error})."
         ) from error
     # A # within a name, such as C#, is part of it.
     names = [name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip())]
@@ -224,7 +216,7 @@ def _ids(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
     missing = ids.keys() - set(wanted)
     if missing:
         raise ValueError(
-            f"The order lacks {len(missing)} of {len(names)} classes, such as {min(missing)!r}."
+            f"The order lacks {len(missing)} of {len(names)} classes: {min(missing)!r}, ..."
         )
     return [ids[name] for name in wanted]
 

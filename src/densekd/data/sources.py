@@ -23,20 +23,12 @@ from densekd.data.imagenet import load_imagenet, load_imagenet100
 
 @dataclass(frozen=True)
 class Source:
-    """A kind of data source.
+    """A kind of data source."""
 
-    Args:
-        usage: how users write it; a part after a colon goes to the loader as its first argument.
-        summary: what it is, in a few words.
-        load: the loader.
-        options: the keywords that the loader takes: fields of `SourceOptions`, and
-            ``on_progress``.
-    """
-
-    usage: str
+    usage: str  # how users write it; the part after a colon is the loader's first argument
     summary: str
     load: Callable[..., Dataset]
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # the loader's keywords: of `SourceOptions`, and on_progress
 
 
 _CIFAR = ("data_dir", "download", "on_progress")
@@ -68,26 +60,17 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What can be said about a source besides its name.
+    """Options of a source besides its name."""
 
-    Args:
-        data_dir: where CIFAR is or is downloaded to; see `data_dir`.
-        image_size: height and width for folders and ImageNet (224 unless given) and for the hub
-            (that of the first image unless given).
-        classes_file: a text file of the ImageNet classes to load, one per line.
-        seed: draws the test images of folders and hub data that aren't divided.
-        image_column: the column of images in hub data that has several.
-        label_column: the column of labels in hub data that has several.
-        download: download CIFAR if it is missing.
-    """
-
-    data_dir: Path | None = None
+    data_dir: Path | None = None  # where CIFAR is or is downloaded to; see `data_dir`
+    # Height and width for folders and ImageNet (224 unless given) and for the hub (that of the
+    # first image unless given).
     image_size: int | None = None
-    classes_file: Path | None = None
-    seed: int = 0
-    image_column: str | None = None
-    label_column: str | None = None
-    download: bool = True
+    classes_file: Path | None = None  # a text file of the ImageNet classes to load, one per line
+    seed: int = 0  # draws the test images of folders and hub data that aren't divided
+    image_column: str | None = None  # needed for hub data with several
+    label_column: str | None = None  # needed for hub data with several
+    download: bool = True  # download CIFAR if it is missing
 
 
 def load(

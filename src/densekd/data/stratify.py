@@ -9,7 +9,7 @@ from torch import Tensor
 from densekd.data.dataset import Split
 from densekd.seeds import Seeds
 
-# Rare classes are oversampled to this share of the largest class, each image at most so often.
+# Rare classes are oversampled to this share of the largest class, within this many repeats.
 _LEAST_SHARE = 1 / 4
 _MOST_REPEATS = 16
 
@@ -53,13 +53,8 @@ def held_out(
     """Draw test images of each class.
 
     A class of several images has at least one on either side; a single image is trained on. Each
-    class is drawn by itself, so adding a class changes no other.
-
-    Args:
-        classes: the class of each of n images.
-        fraction: share of each class to hold out; 0 for nothing.
-        seed: draws the images.
-        most: compute the share as if no class had more images than this.
+    class is drawn by itself, so adding a class changes no other. The number is a ``fraction`` of a
+    class, computed as if it had at most ``most`` images.
 
     Returns:
         bool ``[n]``, True where an image is held out.

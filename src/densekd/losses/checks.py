@@ -17,8 +17,7 @@ def check_matrix(name: str, scores: Tensor) -> None:
     """Refuse scores that aren't ``[images, classes]`` with at least one of each."""
     if scores.ndim != 2 or scores.numel() == 0:
         raise ValueError(
-            f"The {name} must be [images, classes] of at least one image and class, not of shape "
-            f"{list(scores.shape)}."
+            f"The {name} must be [images, classes], at least one of each, not {list(scores.shape)}."
         )
 
 
@@ -35,7 +34,7 @@ def check_labels(scores: Tensor, labels: Tensor, old: int = 0) -> None:
         )
     if not 0 <= old < scores.shape[1]:
         raise ValueError(
-            f"old={old} must leave at least one of the {scores.shape[1]} classes to be new."
+            f"old={old} must leave at least one of {scores.shape[1]} classes to be new."
         )
 
 
@@ -70,7 +69,7 @@ def check_logits(student: Tensor, teacher: Tensor, pool: TaskPool) -> None:
             raise ValueError(f"The {name}'s logits must be floating point, not {logits.dtype}.")
     if len(student) != len(teacher):
         raise ValueError(
-            f"The student's logits are of {len(student)} images, the teacher's of {len(teacher)}."
+            f"The student has logits of {len(student)} images, the teacher of {len(teacher)}."
         )
     if student.device != teacher.device:
         raise ValueError(
@@ -82,6 +81,5 @@ def check_logits(student: Tensor, teacher: Tensor, pool: TaskPool) -> None:
         )
     if pool.classes != teacher.shape[1]:
         raise ValueError(
-            f"task_sizes {list(pool.sizes)} add up to {pool.classes}, "
-            f"but the teacher knows {teacher.shape[1]} classes."
+            f"task_sizes {list(pool.sizes)} sum to {pool.classes}, not {teacher.shape[1]} classes."
         )

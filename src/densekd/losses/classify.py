@@ -20,13 +20,9 @@ def new_class_bce(logits: Tensor, labels: Tensor, old: int) -> Tensor:
     """Return iCaRL's loss on the outputs of new classes, whose targets are the labels.
 
     ``-1 / (B seen) sum_x sum_{c >= old} [y = c] log g_c + [y != c] log(1 - g_c)``, g the sigmoids
-    of the logits. Together with `old_class_bce` it is the mean over images and all outputs; so it
-    is by itself in the base task, where ``old`` is 0.
-
-    Args:
-        logits: ``[B, seen]``.
-        labels: int64 ``[B]``. For an image of an old class all new classes are wrong.
-        old: the number of old classes, which are the first columns.
+    of the logits ``[B, seen]``, whose first columns are the ``old`` classes. Together with
+    `old_class_bce` it is the mean over images and all outputs; so it is alone in the base task,
+    where ``old`` is 0. For an image of an old class all new classes are wrong.
     """
     check_labels(logits, labels, old)
     logits = widened(logits)
@@ -39,11 +35,8 @@ def old_class_bce(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """Return iCaRL's loss on the outputs of old classes, whose targets are the teacher's sigmoids.
 
     ``-1 / (B seen) sum_x sum_{c < old} q_c log g_c + (1 - q_c) log(1 - g_c)``, g the student's and
-    q the teacher's sigmoids. All images count, exemplars too, whatever their labels.
-
-    Args:
-        logits: the student's, ``[B, seen]``.
-        teacher_logits: ``[B, old]``.
+    q the teacher's sigmoids. All images count, exemplars too, whatever their labels. The logits
+    are ``[B, seen]``, the teacher's ``[B, old]``.
     """
     check_matrix("student's logits", logits)
     check_matrix("teacher's logits", teacher_logits)
@@ -71,12 +64,8 @@ def nca_loss(
       scores, where it cancels, and replaces the positive in the denominator by M.
     - ``paper``: ``max(0, -(z_y - margin) + log sum_{j != y} e^{z_j})``.
 
-    Args:
-        scores: ``[B, C]``, already multiplied by the classifier's scale eta.
-        labels: int64 ``[B]``.
-        mode: which of the two.
-        margin: for ``paper``, on the scale of ``scores``: multiply it by eta for a margin on the
-            unscaled scores.
+    The scores, ``[B, C]``, are already multiplied by the classifier's scale eta. The margin is on
+    their scale: multiply it by eta for a margin on the unscaled scores.
     """
     check_choice("mode", mode, get_args(NcaMode))
     check_labels(scores, labels)

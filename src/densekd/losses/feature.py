@@ -115,6 +115,4 @@ def _check_maps(student_maps: Sequence[Tensor], teacher_maps: Sequence[Tensor]) 
 
 def _check_map(name: str, x: Tensor) -> None:
     if x.ndim != 4 or x.numel() == 0:
-        raise ValueError(
-            f"The {name} must be [images, channels, height, width], not {list(x.shape)}."
-        )
+        raise ValueError(f"The {name} must be [images, channels, H, W], not {list(x.shape)}.")

@@ -11,17 +11,9 @@ def margin_ranking(
     """Put an image's own old class ahead of the nearest new classes by a margin.
 
     ``max(0, margin - s_y + s_j)``, the mean over the images of old classes and, for each, over the
-    k new classes j (or all, if there are fewer) with the largest cosines s.
-
-    Args:
-        cosines: ``[B, seen]``, before the classifier scales them.
-        labels: int64 ``[B]``; images of new classes don't count.
-        old: the number of old classes, which are the first columns.
-        margin: how far ahead.
-        k: how many new classes to compare with, at least 1.
-
-    Returns:
-        A scalar; 0 with no gradient if no image is of an old class.
+    k new classes j (or all, if there are fewer) with the largest cosines s. The cosines,
+    ``[B, seen]``, are unscaled, and their first columns are the ``old`` classes. It is 0 with no
+    gradient if no image is of an old class.
     """
     check_labels(cosines, labels, old)
     if k < 1:

@@ -32,14 +32,8 @@ def pool_mean_divergence(a: Tensor, b: Tensor, k: Tensor) -> Tensor:
 
     ``KL_S = sum_{i in S} w_i (k_i + log w_i - log v_i)`` with w, v the softmaxes of a, b over S;
     its mean is ``sum_i W_i(a) (k_i + a_i - b_i) - F(a) + F(b)``, F and W of `pool_log_sum_exp`.
-
-    Args:
-        a: ``[B, t]``, log-sum-exp of the teacher's logits in each block; no gradient.
-        b: ``[B, t]``, log-sum-exp of the student's logits in each block.
-        k: ``[B, t]``, KL(teacher || student) within each block.
-
-    Returns:
-        ``[B]``, differentiable in ``b`` and ``k``.
+    See `densekd.losses.groups.Blocks` for a, b and k. The result, ``[B]``, has a gradient in b
+    and k, not in a.
     """
     value, weight = pool_log_sum_exp(a.detach())
     mean: Tensor = _PoolLogSumExp.apply(b)  # type: ignore[no-untyped-call]
@@ -79,12 +73,8 @@ def _close_gaps(ordered: Tensor) -> tuple[Tensor, Tensor]:
     The value of a set whose members are all below a wide gap moves with them; no other set depends
     on them. So the cut counts with the probability of such a set.
 
-    Args:
-        ordered: ``[B, t]``, each row in descending order.
-
-    Returns:
-        ``[B, t]`` positions that start at 0 and span at most ``_span(t)``, and ``[B]``, by how much
-        the cuts lower the mean.
+    Takes rows ``[B, t]`` in descending order. Returns positions ``[B, t]`` that start at 0 and span
+    at most ``_span(t)``, and by how much the cuts lower the mean, ``[B]``.
     """
     tasks = ordered.shape[-1]
     above = torch.arange(1, tasks, dtype=ordered.dtype, device=ordered.device)

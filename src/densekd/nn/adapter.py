@@ -33,8 +33,7 @@ class BackboneAdapter(nn.Module):
         if not isinstance(out, Tensor) or out.ndim != 2:
             shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(
-                "A backbone must return features of shape [B, D] or maps of shape [B, D, H, W], "
-                f"not {shape}."
+                f"A backbone must return features [B, D] or maps [B, D, H, W], not {shape}."
             )
         return Features(out, ())
 

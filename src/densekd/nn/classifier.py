@@ -47,17 +47,11 @@ class Classifier(nn.Module):
         """Set the newest block from features of its classes instead of at random.
 
         The weights point towards the L2-normalised features of their class. Their length is the
-        mean length of all older weights.
-
-        Args:
-            features: ``[n, D]`` of images of the new classes, before the network learns them.
-            labels: ``[n]``, each image's class within the newest block, from 0.
-            seed: for classifiers that draw random numbers here.
+        mean length of all older weights. The labels ``[n]`` of the features ``[n, D]`` count from
+        0 within the newest block. The seed is for classifiers that draw random numbers here.
         """
         if len(self.blocks) < 2:
-            raise ValueError(
-                "Imprinted weights get the length of older ones: grow by a first task before."
-            )
+            raise ValueError("Imprinting needs older weights: grow by a first task before.")
         *old, new = self.blocks
         centres = [self._centres(units, seed) for units in self._units(features, labels)]
         length = torch.cat(old).to(centres[0]).norm(dim=1).mean()
@@ -81,10 +75,7 @@ class Classifier(nn.Module):
 
     def _centres(self, units: Tensor, seed: int) -> Tensor:
         """Return one class's rows of an imprinted block, before scaling."""
-        raise ValueError(
-            f"A {type(self).__name__} can't be imprinted: "
-            "use one that compares directions, such as a CosineClassifier."
-        )
+        raise ValueError(f"A {type(self).__name__} can't be imprinted: use a CosineClassifier.")
 
     def _block(self, classes: int) -> nn.Parameter:
         return self._drawn(classes, self.width)

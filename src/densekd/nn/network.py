@@ -40,8 +40,7 @@ class Network(nn.Module):
             raise ValueError(f"A backbone must be an nn.Module, not {type(backbone).__name__}.")
         if backbone.width != classifier.width:
             raise ValueError(
-                f"The backbone gives {backbone.width} features, "
-                f"the classifier takes {classifier.width}."
+                f"The backbone has {backbone.width} features, the classifier {classifier.width}."
             )
         self.backbone = backbone
         self.classifier = classifier

@@ -36,13 +36,10 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stages of blocks over a stem.
+    """A stem, then stages of ``depth`` blocks, with ``widths`` channels each.
 
-    Args:
-        stem: the first layers; they return as many channels as the first stage has.
-        widths: channels of each stage; all but the first halve height and width.
-        depth: blocks of each stage.
-        last_relu: end with a ReLU; the CIFAR networks of this field do not.
+    All stages but the first halve height and width. The stem returns as many channels as the first
+    stage has. Without ``last_relu`` the last block has no ReLU, as in this field's CIFAR networks.
     """
 
     def __init__(self, stem: nn.Module, widths: Sequence[int], depth: int, last_relu: bool) -> None:

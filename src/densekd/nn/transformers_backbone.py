@@ -28,12 +28,9 @@ class Preprocessing(NamedTuple):
 
 
 class Pretrained(nn.Module):
-    """A model of transformers as a backbone; it resizes images to the model's own size.
+    """A model of transformers as a backbone; it resizes images, which must be normalised.
 
-    Args:
-        model: takes ``pixel_values`` and returns a ``last_hidden_state``.
-        preprocessing: what it was trained with. Images must already be normalised.
-        pools: use its ``pooler_output``; else its class token, or the mean of all tokens.
+    ``pools`` uses the model's ``pooler_output``; else its class token, or the mean of all tokens.
     """
 
     def __init__(self, model: nn.Module, preprocessing: Preprocessing, pools: bool = True) -> None:
@@ -81,7 +78,7 @@ def pretrained(name: str) -> Pretrained:
         import transformers
     except ImportError as error:
         raise ValueError(
-            f"hf:{name} needs the package transformers; install it with `pip install densekd[hf]`."
+            f"hf:{name} needs the package transformers: `pip install densekd[hf]`."
         ) from error
 
     folder = Path(name).expanduser()

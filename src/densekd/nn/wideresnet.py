@@ -34,11 +34,8 @@ class PreBlock(nn.Module):
 class WideResNet(nn.Module):
     """WRN-depth-widen: three stages of 16, 32, 64 channels, each times ``widen``.
 
-    Args:
-        depth: 6 n + 4 layers for n blocks a stage.
-        widen: the factor of the channels.
-        large: use ResNet-18's stem, for images of about 224 x 224: maps are a quarter as high and
-            wide. Otherwise 224 x 224 pixels take 49 times as long as 32 x 32.
+    A depth of 6 n + 4 has n blocks a stage. ``large`` uses ResNet-18's stem, for images of about
+    224 x 224: maps are a quarter as high and wide. Otherwise they take 49 times as long as 32 x 32.
     """
 
     def __init__(self, depth: int, widen: int, *, large: bool = False) -> None:

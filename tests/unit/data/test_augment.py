@@ -30,7 +30,7 @@ def literally(image: Tensor, corner: Tensor, flipped: bool, padding: int) -> Ten
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
 @pytest.mark.parametrize("flip", [False, True])
-def test_a_batch_is_augmented_as_image_by_image(padding: int, flip: bool) -> None:
+def test_augmenting_a_batch_equals_augmenting_each_image(padding: int, flip: bool) -> None:
     augment = Augment(MEAN, STD, padding=padding, flip=flip)
     draws = augment.draw(64, torch.Generator().manual_seed(1))
     given = denormalised(augment(images(), draws))
@@ -81,7 +81,7 @@ def test_normalising_gives_mean_zero_and_deviation_one() -> None:
     assert (x.std((0, 2, 3)) - 1).abs().max() < 1e-3
 
 
-def test_wrong_settings_get_a_sentence() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="padding=-1"):
         Augment(MEAN, STD, padding=-1)
     with pytest.raises(ValueError, match=r"brightness=1\.5"):
@@ -90,7 +90,7 @@ def test_wrong_settings_get_a_sentence() -> None:
         Augment(MEAN, (0.0, 1.0, 1.0))
 
 
-def test_what_is_usual_is_drawn_alike_with_heavy_augmentation_and_without() -> None:
+def test_heavy_augmentation_does_not_change_the_usual_draws() -> None:
     usual = Augment(MEAN, STD, padding=2)
     draws = usual.draw(64, torch.Generator().manual_seed(1))
     more = usual.of("heavy").draw(64, torch.Generator().manual_seed(1))
@@ -122,12 +122,12 @@ def test_heavy_augmentation_cuts_mirrors_and_distorts() -> None:
     expected = distorted(cut, draws.heavy)
     assert not torch.equal(expected, cut)
     torch.testing.assert_close(denormalised(augment(pixels, draws)), expected, atol=1e-3, rtol=0)
-    # An image that was cropped as it was decoded is cut and distorted all the same.
+    # An image cropped when it was decoded gets the same cutout and distortion.
     whole = draws._replace(corners=torch.full((40, 2), 4), flipped=torch.zeros(40).bool())
     assert torch.equal(augment.decoded(pixels, draws), augment(pixels, whole))
 
 
-def test_mixup_is_no_less_than_nothing() -> None:
+def test_negative_mixup_is_refused() -> None:
     assert Augment(MEAN, STD).of("usual", 0.1).mixup == 0.1
     with pytest.raises(ValueError, match="mixup must be at least 0, not -1"):
         Augment(MEAN, STD).of("usual", -1.0)

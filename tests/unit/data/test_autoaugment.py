@@ -12,7 +12,7 @@ _Picture = Callable[[Image.Image], Image.Image]
 
 
 def images(n: int = 6, height: int = 32, width: int = 32) -> Tensor:
-    """Slopes with some noise on them, of whole numbers from 0 to 255."""
+    """Gradients with some noise, in whole numbers from 0 to 255."""
     source = torch.Generator().manual_seed(0)
     slope = torch.linspace(0, 1, height)[:, None] * torch.linspace(20, 200, width)
     noise = torch.randint(0, 50, (n, 3, height, width), generator=source)
@@ -20,7 +20,7 @@ def images(n: int = 6, height: int = 32, width: int = 32) -> Tensor:
 
 
 def by_pillow(pixels: Tensor, operation: _Picture) -> Tensor:
-    """One image at a time, by what AutoAugment's authors used."""
+    """Augment one image at a time with Pillow, as AutoAugment's authors did."""
     pictures = [Image.fromarray(p.permute(1, 2, 0).byte().numpy()) for p in pixels]
     return torch.stack(
         [torch.from_numpy(np.array(operation(p))).permute(2, 0, 1).float() for p in pictures]
@@ -31,7 +31,7 @@ def applied(name: str, level: float, pixels: Tensor) -> Tensor:
     return OPERATIONS[name](pixels, torch.full((len(pixels),), level))
 
 
-# What Pillow rounds to whole numbers on the way is not rounded here.
+# Pillow rounds to whole numbers between steps; our operations don't.
 @pytest.mark.parametrize(
     ("name", "level", "operation", "tolerance"),
     [
@@ -78,7 +78,7 @@ def test_shapes_are_changed_as_pillow_does_but_about_the_centre(height: int, wid
     for name, operation in (("rotate", turned(30)), ("shear_y", sheared(0.3, width))):
         given, expected = applied(name, 1.0, pixels), by_pillow(pixels, operation)
         torch.testing.assert_close(given[:, :, *inner], expected[:, :, *inner], atol=2, rtol=0)
-        # What comes from outside is grey.
+        # The parts that move in from outside are grey.
         assert (given[:, :, 0, 0] == 128).all()
         assert (given - applied(name, -1.0, pixels)).abs().mean() > 1
 

@@ -66,7 +66,7 @@ def test_each_epoch_augments_anew() -> None:
     batches = Batches(numbered(), 16, AUGMENT, SEEDS)
     first, second = (by_label(list(batches.epoch(number))) for number in (0, 1))
     changed = (first != second).flatten(1).any(1)
-    assert changed[1:].double().mean() > 0.5  # image 0 is black whatever its crop
+    assert changed[1:].double().mean() > 0.5  # image 0 is black in any crop
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -81,7 +81,7 @@ def test_the_ranks_share_each_batch_without_overlap_or_loss(world: int) -> None:
         Batch(torch.cat([b.images for b in parts]), torch.cat([b.labels for b in parts]))
         for parts in zip(*ranks, strict=True)
     ]
-    assert same(alone, joined)  # the augmentation, too, is that of one process
+    assert same(alone, joined)  # the augmentation too
 
 
 def test_new_images_are_paired_with_as_many_batches_of_exemplars() -> None:
@@ -91,7 +91,7 @@ def test_new_images_are_paired_with_as_many_batches_of_exemplars() -> None:
     assert same([first for first, _ in stream], list(new.epoch(1)))
     labels = [second.labels.tolist() for _, second in stream]
     assert len(labels) == 4
-    # Ten exemplars in three batches are used up before any comes again.
+    # All ten exemplars, in three batches, are used before any is repeated.
     assert sorted(itertools.chain(*labels[:3])) == list(range(10))
     assert same(
         [second for _, second in pairs(new, exemplars, 1)], [second for _, second in stream]
@@ -105,7 +105,7 @@ def test_a_few_exemplars_still_make_batches() -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_an_epoch_can_be_gone_on_with_after_any_batch(world: int) -> None:
+def test_an_epoch_can_be_resumed_after_any_batch(world: int) -> None:
     shares = [RankShare(rank, world) for rank in range(world)]
     for batches in (Batches(numbered(), 16, AUGMENT, SEEDS, share) for share in shares):
         whole = list(batches.epoch(3))
@@ -113,7 +113,7 @@ def test_an_epoch_can_be_gone_on_with_after_any_batch(world: int) -> None:
             assert same(list(batches.epoch(3, skip=skip)), whole[skip:])
 
 
-def test_an_endless_stream_can_be_gone_on_with_in_any_of_its_epochs() -> None:
+def test_an_endless_stream_can_be_resumed_in_any_of_its_epochs() -> None:
     batches = Batches(numbered(10), 4, AUGMENT, SEEDS)
     whole = list(itertools.islice(batches.endless(1), 12))
     assert not same(whole[:3], whole[3:6])
@@ -123,7 +123,7 @@ def test_an_endless_stream_can_be_gone_on_with_in_any_of_its_epochs() -> None:
         )
 
 
-def test_pairs_can_be_gone_on_with_after_any_pair() -> None:
+def test_pairs_can_be_resumed_after_any_pair() -> None:
     new = Batches(numbered(50), 8, AUGMENT, SEEDS.at("new"))
     exemplars = Batches(numbered(10), 4, AUGMENT, SEEDS.at("exemplars"))
     whole = list(pairs(new, exemplars, 2))
@@ -152,7 +152,7 @@ def files(tmp_path: Path) -> Split:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_files_give_the_same_batches_whoever_decodes_them(files: Split, workers: int) -> None:
+def test_files_give_the_same_batches_with_any_number_of_workers(files: Split, workers: int) -> None:
     batches = Batches(files, 5, AUGMENT, SEEDS, workers=workers)
     epoch = list(batches.epoch(0))
     assert [len(batch.labels) for batch in epoch] == [4, 4, 4]
@@ -179,14 +179,14 @@ def test_two_epochs_of_the_same_files_can_be_read_in_turn_but_not_at_once(files:
         next(first)
 
 
-def test_nothing_makes_no_batches() -> None:
+def test_no_images_make_no_batches() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     for images in (FileImages((), 8), PixelImages(torch.zeros(0, 3, 8, 8, dtype=torch.uint8))):
         assert list(in_order(Split(images, nothing), 4, AUGMENT)) == []
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_an_epoch_of_files_can_be_gone_on_with(files: Split, workers: int) -> None:
+def test_an_epoch_of_files_can_be_resumed(files: Split, workers: int) -> None:
     batches = Batches(files, 5, AUGMENT, SEEDS, workers=workers)
     whole, stream = list(batches.epoch(1)), list(itertools.islice(batches.endless(1), 5))
     for skip in range(4):
@@ -209,7 +209,7 @@ def test_a_damaged_file_is_named_in_one_sentence(files: Split, workers: int) -> 
 def test_wrong_shares_are_refused() -> None:
     with pytest.raises(ValueError, match="no rank 2 among 2"):
         RankShare(2, 2)
-    with pytest.raises(ValueError, match=r"3 images in batches of 16.*by 4 ranks"):
+    with pytest.raises(ValueError, match=r"4 ranks.*3 images in batches of 16"):
         Batches(split(3, 1), 16, AUGMENT, SEEDS, RankShare(0, 4))
 
 
@@ -217,7 +217,7 @@ def blends(batches: list[Batch]) -> list[Blend]:
     return [cast(Blend, batch.blend) for batch in batches]
 
 
-def test_mixup_blends_each_batch_with_itself_and_moves_nothing_else() -> None:
+def test_mixup_blends_each_batch_with_itself_and_changes_nothing_else() -> None:
     plain = list(Batches(numbered(), 16, AUGMENT, SEEDS).epoch(3))
     mixed = list(Batches(numbered(), 16, AUGMENT.of("usual", 0.5), SEEDS).epoch(3))
     assert all(batch.blend is None for batch in plain)
@@ -232,7 +232,7 @@ def test_mixup_blends_each_batch_with_itself_and_moves_nothing_else() -> None:
     assert len({blend.share for blend in blends(mixed)}) == len(mixed)
 
 
-def test_blended_batches_can_be_gone_on_with_and_differ_by_epoch() -> None:
+def test_blended_batches_can_be_resumed_and_differ_by_epoch() -> None:
     batches = Batches(numbered(), 8, AUGMENT.of("heavy", 0.5), SEEDS)
     whole = list(batches.epoch(3))
     rest = list(Batches(numbered(), 8, AUGMENT.of("heavy", 0.5), SEEDS).epoch(3, skip=2))

@@ -25,7 +25,7 @@ def pixels(dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def old_pickle(value: object) -> bytes:
-    """As the official files are: under the name that numpy's function had then."""
+    """Pickle as the official files do: under NumPy's old module name."""
     new, old = b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n"
     content = pickle.dumps(value, protocol=3)
     assert b"numpy" not in content or new in content
@@ -34,7 +34,7 @@ def old_pickle(value: object) -> bytes:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """CIFAR-10 with two images a batch, in the official layout; gives the files' values."""
+    """Write a CIFAR-10 of two images per file in the official layout; return the files' values."""
     rng = np.random.default_rng(0)
     official = OFFICIAL["cifar10"]
     *batches, meta = official.md5
@@ -82,7 +82,7 @@ def test_real_channels_are_in_order(cifar100: Dataset) -> None:
 
 
 def test_real_images_lie_upright(cifar100: Dataset) -> None:
-    """Neighbours in a row and in a column are alike, as they are in any photograph."""
+    """Neighbouring pixels are similar, as in any photograph."""
     images = pixels(cifar100)[1].float()
     across = (images[..., 1:] - images[..., :-1]).abs().mean()
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().mean()
@@ -169,7 +169,7 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("download", [False, True])
-def test_without_network_the_way_out_is_named(
+def test_a_failed_download_says_how_to_get_the_file(
     download: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -208,13 +208,13 @@ def test_missing_data_is_downloaded_once(
     for _ in range(2):
         dataset = load_cifar("cifar10", target, on_progress=lambda *step: steps.append(step))
     size = archive.stat().st_size
-    assert steps == [(size, size)] * 2  # one piece, and pooch's last word
+    assert steps == [(size, size)] * 2  # one chunk, and pooch's final call
     assert dataset.train.labels.tolist()[:2] == [0, 9]
     assert [file.name for file in target.iterdir()] == [official.archive]
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_not_the_official_archive_is_not_kept(
+def test_a_wrong_archive_is_not_kept(
     server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, served = server

@@ -68,7 +68,7 @@ def test_pixels_are_bytes_of_three_channels(wrong: Tensor) -> None:
 
 
 def test_labels_and_names_must_fit() -> None:
-    with pytest.raises(ValueError, match=r"2 images have labels of shape \[3\]"):
+    with pytest.raises(ValueError, match=r"2 images.* shape \[3\]"):
         Split(pixels(2), torch.zeros(3).long())
     made = dataset(3)
     with pytest.raises(ValueError, match="6 training labels, such as 2, are not of the 2 classes"):

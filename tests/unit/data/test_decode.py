@@ -57,7 +57,7 @@ def pixels(image: Image.Image) -> list[Any]:
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that claims to be as large as that."""
+    """Make a PNG of a few bytes whose header claims that size."""
     content = bytearray(encode(Image.new("RGB", (1, 1)), "PNG"))
     content[16:24] = struct.pack(">II", width, height)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
@@ -168,7 +168,7 @@ def test_rotated_images_are_put_upright(orientation: int, kind: str, dtype: str)
 
 
 def damaged_tags() -> bytes:
-    """A JPEG that is turned by its first tag, and whose second leads beyond its end."""
+    """Make a JPEG whose first tag rotates it and whose second points beyond the file's end."""
     entries = struct.pack("<HHII", ORIENTATION, 3, 1, 6) + struct.pack("<HHII", 0x010F, 2, 99, 900)
     tags = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 3) + entries
     return encode(Image.new("RGB", (16, 8)), "JPEG", exif=tags)
@@ -195,7 +195,7 @@ def test_damaged_tags_do_not_make_an_image_unreadable() -> None:
     ],
 )
 @pytest.mark.parametrize("as_file", [True, False])
-def test_what_can_not_be_read_has_a_reason_and_no_warning(
+def test_an_unreadable_file_has_a_reason_and_no_warning(
     content: bytes, reason: str, as_file: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "image.jpg"
@@ -208,7 +208,7 @@ def test_what_can_not_be_read_has_a_reason_and_no_warning(
     assert reason in (why_unreadable(file) or "")
 
 
-def test_the_header_alone_tells_all_but_the_pixels(tmp_path: Path) -> None:
+def test_the_header_finds_every_fault_but_damaged_pixels(tmp_path: Path) -> None:
     names = {
         "whole": encode(noise(64, 64), "JPEG"),
         "bomb": png_header(10_000, 9_000),
@@ -269,7 +269,7 @@ def test_the_test_crop_is_the_centre_of_the_resized_image(
     crop = centre_crop(image, size)
     assert crop.shape == (3, size, size)
     assert crop.dtype == torch.uint8
-    # Pillow rounds to whole levels between its two passes, in one order or the other.
+    # Pillow rounds to whole levels between its two passes, whose order may differ.
     difference = np.abs(crop.numpy().astype(int) - expected)
     assert difference.max() <= 2
     assert difference.mean() < 0.5
@@ -388,7 +388,9 @@ def test_without_a_seed_there_are_test_crops(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_file_that_fails_is_named_with_the_way_out(files: list[Path], workers: int) -> None:
+def test_an_unreadable_file_is_named_with_the_command_that_lists_all(
+    files: list[Path], workers: int
+) -> None:
     files[6].write_bytes(files[6].read_bytes()[:500])
     message = ""
     # Not pytest.raises, which keeps the worker alive with the error.
@@ -399,12 +401,12 @@ def test_a_file_that_fails_is_named_with_the_way_out(files: list[Path], workers:
     assert re.search(r"6\.png' can't be read \(.*truncated.*\); `densekd data check`", message)
 
 
-def test_stored_content_that_fails_is_named_by_its_number() -> None:
+def test_unreadable_content_is_named_by_its_index() -> None:
     with pytest.raises(UnreadableImage, match=r"^Image 0 can't be read \(not an image"):
         CropDataset(FileImages((b"text",), 16))[0, None]
 
 
-def test_all_readable_files_are_decoded_and_the_others_told(files: list[Path]) -> None:
+def test_readable_files_are_decoded_and_the_others_reported(files: list[Path]) -> None:
     files[0].write_text("text")
     files[4].unlink()
     done: list[tuple[int, int]] = []

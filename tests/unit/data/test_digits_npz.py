@@ -18,7 +18,7 @@ IMAGES = RNG.integers(0, 256, (6, 3, 5, 4), dtype=np.uint8)
 
 
 def arrays(**changed: object) -> dict[str, Any]:
-    """The arrays of a good file, but for what is ``changed``; None leaves one out."""
+    """Return the arrays of a valid file, some ``changed``; None removes one."""
     good: dict[str, Any] = {
         "train_x": IMAGES,
         "train_y": [0, 1, 2, 2, 1, 0],
@@ -105,13 +105,13 @@ def test_names_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"train_x": None, "test_y": None}, r"no train_x and no test_y; it needs train_x, train_y"),
+        ({"train_x": None, "test_y": None}, r"lacks train_x, test_y; it needs train_x, train_y"),
         ({"train_x": IMAGES / 255}, "train_x is float64; it must be uint8"),
         ({"train_x": IMAGES[:, :2]}, r"train_x has the shape \[6, 2, 5, 4\]"),
         ({"test_x": IMAGES[0, 0]}, r"test_x has the shape \[5, 4\]"),
         ({"test_x": IMAGES[:0], "test_y": []}, "test_x .* not be empty"),
         ({"test_x": IMAGES[:2, :, :4]}, r"\[5, 4\] pixels, test images \[4, 4\]"),
-        ({"train_y": [0, 1, 2]}, r"train_y has the shape \[3\]; for 6 images"),
+        ({"train_y": [0, 1, 2]}, r"train_y has the shape \[3\].*\[6\]"),
         ({"train_y": [0.5] * 6}, "train_y is float64; labels must be whole numbers"),
         ({"train_y": list("abcabc")}, "train_y is <U1; labels must be whole numbers"),
         ({"train_y": [1, 2, 3, 1, 2, 3]}, "from 1 to 3 with 3 classes; labels must count from 0"),
@@ -119,12 +119,10 @@ def test_names_are_kept(tmp_path: Path) -> None:
         ({"test_y": [2, 3]}, "1 test labels, such as 3, are not of the 3 classes"),
         ({"names": ["ant", "bee"]}, "2 training labels, such as 2, are not of the 2 classes"),
         ({"names": ["ant", "bee", "bee"]}, "two classes are called 'bee'"),
-        ({"names": [1, 2, 3]}, r"names is int64 of shape \[3\]; it must be a list of texts"),
+        ({"names": [1, 2, 3]}, r"names is int64.*\[3\].*list of texts"),
     ],
 )
-def test_bad_arrays_get_a_sentence(
-    changed: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_bad_arrays_are_refused(changed: dict[str, object], message: str, tmp_path: Path) -> None:
     path = tmp_path / "set.npz"
     np.savez(path, **arrays(**changed))
     with pytest.raises(ValueError, match=message) as caught:

@@ -95,7 +95,7 @@ def test_train_and_val_or_test_are_the_splits(tmp_path: Path, part: str) -> None
     assert greens(data.test, 1) == {0, 1}
 
 
-def test_val_is_preferred_to_test_and_that_is_said(
+def test_val_is_preferred_to_test_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for part, count in (("train", 4), ("val", 3), ("test", 2)):
@@ -104,7 +104,7 @@ def test_val_is_preferred_to_test_and_that_is_said(
     assert f"Left out '{tmp_path / 'test'}': only train and val are used." in caplog.messages
 
 
-def test_a_class_without_test_images_is_told(
+def test_a_class_without_test_images_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for folder in ("train/a", "train/b", "val/b"):
@@ -122,7 +122,7 @@ def test_a_class_only_in_the_test_part_is_an_error(tmp_path: Path) -> None:
         load_folder(tmp_path, image_size=4)
 
 
-def test_bytes_decide_between_memory_and_files(
+def test_the_memory_limit_decides_between_memory_and_files(
     animals: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "densekd")
@@ -135,7 +135,7 @@ def test_bytes_decide_between_memory_and_files(
     assert isinstance(lazy.train.images, FileImages)
     assert lazy.train.images.size == 8
     assert "6720 bytes are over the limit of 6719" in caplog.text
-    # Either way the same images are on the same side.
+    # Both ways have the same test images.
     assert torch.equal(kept.test.labels, lazy.test.labels)
     tested = [int(name[-7:-4]) for name in image_names(lazy.test) if name.startswith("dog")]
     assert set(tested) == greens(kept.test, 2)
@@ -154,12 +154,12 @@ def test_progress_counts_the_files(animals: Path, memory_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
-def test_a_fraction_that_is_none_is_refused(animals: Path, fraction: float) -> None:
+def test_a_fraction_out_of_range_is_refused(animals: Path, fraction: float) -> None:
     with pytest.raises(ValueError, match=r"test_fraction must be from 0 to below 1, not"):
         load_folder(animals, test_fraction=fraction)
 
 
-def test_a_size_that_is_none_is_refused(animals: Path) -> None:
+def test_a_size_of_zero_is_refused(animals: Path) -> None:
     with pytest.raises(ValueError, match="image_size must be at least 1, not 0"):
         load_folder(animals, image_size=0)
 
@@ -180,7 +180,7 @@ def test_a_report_counts_what_can_be_decoded(animals: Path) -> None:
     assert done[-1] == (35, 35)
 
 
-def test_a_report_of_a_divided_folder_names_what_is_wrong(tmp_path: Path) -> None:
+def test_a_report_of_a_divided_folder_names_the_faults(tmp_path: Path) -> None:
     for folder in ("train/a", "train/b", "val/a"):
         fill_folder(tmp_path / folder, 3)
     cut, text = tmp_path / "val/a/001.png", tmp_path / "train/b/notes.txt"

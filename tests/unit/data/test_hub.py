@@ -20,7 +20,7 @@ NAMES = ["ant", "bee", "wasp"]
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The library asks nobody and keeps its copies here."""
+    """Keep the library offline and its cache in a temporary folder."""
     import huggingface_hub
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -32,7 +32,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def image(value: int, size: tuple[int, int] = (6, 4), mode: str = "RGB") -> Image.Image:
-    """An image of one colour, which tells it from others."""
+    """Make an image of one colour, which identifies it."""
     return Image.new(mode, size, (value, 0, 255) if mode == "RGB" else value)
 
 
@@ -121,17 +121,17 @@ def test_without_test_labels_a_fifth_of_each_class_is_drawn(
     assert reds(load_hub(name, seed=1)) != (train, test)
 
 
-def test_validation_stands_in_for_a_test_without_labels(tmp_path: Path) -> None:
+def test_validation_is_used_if_test_has_no_labels(tmp_path: Path) -> None:
     parts = {"train": rows([0, 1]), "test": rows([-1]), "validation": rows([2], start=50)}
     assert reds(load_hub(saved(tmp_path / "set", **parts))) == ([0, 1], [50])
 
 
-def test_a_single_saved_split_is_taken(tmp_path: Path) -> None:
+def test_a_single_saved_split_is_loaded(tmp_path: Path) -> None:
     rows([0] * 5).save_to_disk(tmp_path / "set")
     assert len(load_hub(str(tmp_path / "set")).test) == 1
 
 
-def test_a_folder_of_images_is_taken(tmp_path: Path) -> None:
+def test_a_folder_of_images_is_loaded(tmp_path: Path) -> None:
     for part, count in (("train", 2), ("test", 1)):
         for label, red in (("ant", 10), ("bee", 20)):
             folder = tmp_path / "set" / part / label
@@ -150,11 +150,9 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         "number": (datasets.Value("int64"), [20, 3]),
     }
     name = saved(tmp_path / "set", train=rows([0, 1], more=more), test=rows([0, 1], more=more))
-    with pytest.raises(
-        ValueError, match=r"2 columns of the type Image.*image column.*picture, mask"
-    ):
+    with pytest.raises(ValueError, match=r"2 columns of Image.*image column.*picture, mask"):
         load_hub(name)
-    with pytest.raises(ValueError, match=r"2 columns of the type ClassLabel.*kind, coarse"):
+    with pytest.raises(ValueError, match=r"2 columns of ClassLabel.*kind, coarse"):
         load_hub(name, image_column="mask")
     dataset = load_hub(name, image_column="mask", label_column="coarse")
     assert dataset.classes == ("crawls", "flies")
@@ -197,7 +195,7 @@ def test_an_unreadable_image_is_left_out_and_named(
         load_hub(name)
 
 
-def test_what_cannot_be_loaded_gets_a_sentence(
+def test_a_data_set_that_cannot_be_loaded_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match=r"hub:nobody/nothing can't be loaded \(Couldn't reach"):
@@ -213,7 +211,7 @@ def test_what_cannot_be_loaded_gets_a_sentence(
         load_hub(name)
 
 
-def test_progress_bars_are_silent_and_left_as_they_were(
+def test_progress_bars_are_off_while_loading_and_restored(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for label in NAMES:

@@ -39,7 +39,7 @@ def test_herding_of_many_classes_equals_the_definition_class_by_class(count: int
         assert len(set(given.tolist())) == len(given) == min(count, len(rows))
 
 
-def test_herding_fills_up_what_a_thousand_picks_did_not_choose() -> None:
+def test_images_never_picked_follow_by_similarity() -> None:
     rows = torch.ones(5, 2) + 1e-9 * torch.arange(10).view(5, 2)
     (given,) = herding([rows], 5)
     assert sorted(given.tolist()) == [0, 1, 2, 3, 4]
@@ -92,7 +92,7 @@ def test_a_fixed_total_shrinks_each_class_to_a_prefix(selection: Selection) -> N
 
 
 @pytest.mark.parametrize("quota", [Quota(per_class=3), Quota(per_class=None, total=24)])
-def test_what_is_rehearsed_is_what_random_will_keep(quota: Quota) -> None:
+def test_rehearsed_images_are_those_that_random_selection_keeps(quota: Quota) -> None:
     memory = ExemplarMemory(quota)
     base, later = Scenario.of(dataset(8, 12), steps=1)
     memory.learn(base.train, 4, generator())
@@ -106,7 +106,7 @@ def test_what_is_rehearsed_is_what_random_will_keep(quota: Quota) -> None:
 
 
 @pytest.mark.parametrize("selection", ["random", "herding", "greedy"])
-def test_rehearsing_draws_new_classes_whatever_the_selection_and_keeps_nothing(
+def test_rehearsing_without_features_draws_new_classes_and_keeps_nothing(
     selection: Selection,
 ) -> None:
     memory, order = ExemplarMemory(Quota(per_class=5), selection), class_order(dataset(8), 1993)
@@ -127,7 +127,7 @@ def test_rehearsing_draws_new_classes_whatever_the_selection_and_keeps_nothing(
 
 
 @pytest.mark.parametrize("selection", ["random", "herding", "greedy"])
-def test_what_is_chosen_is_what_will_be_kept(selection: Selection) -> None:
+def test_chosen_images_are_those_that_are_kept(selection: Selection) -> None:
     memory = ExemplarMemory(Quota(per_class=5), selection)
     base, later = Scenario.of(dataset(8, 12), steps=1)
     features = torch.randn(48, 3, generator=generator())
@@ -178,7 +178,7 @@ def test_random_selection_is_without_replacement_and_by_seed() -> None:
     assert torch.equal(*kept)
 
 
-def test_pixels_outlive_the_data() -> None:
+def test_kept_pixels_are_copies() -> None:
     memory, restored = learned(Quota(per_class=3)), ExemplarMemory(Quota(per_class=3))
     restored.load_state_dict({name: t.clone() for name, t in memory.state_dict().items()})
     assert restored.classes == 8
@@ -222,7 +222,7 @@ def test_images_that_could_not_be_kept_together_are_refused_before_anything_chan
     assert all(torch.equal(memory.state_dict()[name], t) for name, t in before.items())
 
 
-def test_a_memory_smaller_than_the_classes_keeps_nothing_and_says_so(
+def test_a_memory_smaller_than_the_classes_keeps_nothing_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     memory = ExemplarMemory(Quota(per_class=None, total=1))
@@ -242,7 +242,7 @@ def test_a_damaged_state_changes_nothing() -> None:
     assert memory.classes == 8
 
 
-def test_equal_images_do_not_hold_up_herding() -> None:
+def test_herding_of_equal_images_ends() -> None:
     alike, others = torch.ones(30, 4), clouds([40, 40], 4)
     given = herding([others[0], alike, others[1]], 20)
     assert len(set(given[1].tolist())) == 20
@@ -252,7 +252,7 @@ def test_equal_images_do_not_hold_up_herding() -> None:
     assert [len(order) for order in greedy([torch.ones(0, 4)], 3)] == [0]
 
 
-def test_wrong_use_gets_a_sentence() -> None:
+def test_wrong_use_is_refused() -> None:
     with pytest.raises(ValueError, match="either per_class or total"):
         Quota(per_class=20, total=2000)
     with pytest.raises(ValueError, match="Can't keep -1"):
@@ -270,13 +270,13 @@ def test_wrong_use_gets_a_sentence() -> None:
 
 
 def numbers(split: Split, label: int) -> list[int]:
-    """Which of the images of `made.split` a split has of a class."""
+    """Return the numbers of a class's images (see `support.datasets.split`) in a split."""
     assert isinstance(split.images, PixelImages)
     return split.images.pixels[split.labels == label][:, 1, 0, 0].tolist()
 
 
 def add_images(memory: ExemplarMemory, rank: int, first: int, count: int) -> Split:
-    """More images of a class that a memory has learned, numbered from ``first``."""
+    """Add images of a learned class to a memory, numbered from ``first``."""
     pixels = torch.zeros(count, 3, 8, 8, dtype=torch.uint8)
     pixels[:, 1] = torch.arange(first, first + count).view(-1, 1, 1)
     more = Split(PixelImages(pixels), torch.full((count,), rank))
@@ -305,7 +305,7 @@ def test_added_images_may_be_kept() -> None:
     assert set(numbers(kept, 2)) <= {*before[2], *range(100, 160)}
     assert set(numbers(kept, 2)) & {*range(100, 160)}
     assert [numbers(kept, label) for label in (0, 1, 3)] == [before[0], before[1], before[3]]
-    # They were lent for one task only.
+    # The other added images are gone after one task.
     assert memory.state_dict()["counts"].tolist() == [3] * 10
 
 

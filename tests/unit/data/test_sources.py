@@ -57,7 +57,7 @@ def test_folder_takes_size_and_seed(tmp_path: Path) -> None:
     assert max(done for done, _ in steps) == 20
 
 
-def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     save_images(tmp_path / "photos" / "ant", 2)
@@ -136,7 +136,7 @@ def test_hub(tmp_path: Path) -> None:
         ("digits:8", r"digits takes nothing after its name.*'digits:8'"),
     ],
 )
-def test_a_wrong_name_gets_a_sentence(name: str, message: str) -> None:
+def test_a_wrong_name_is_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load(name)
 
@@ -161,7 +161,7 @@ def test_an_option_without_effect_is_refused(
         load(name, options)
 
 
-def test_names_are_taken_apart() -> None:
+def test_names_are_parsed() -> None:
     assert parse("folder:C:\\photos") == ("folder", "C:\\photos")
     assert parse("hub:owner/name") == ("hub", "owner/name")
     assert parse("digits") == ("digits", "")

@@ -22,7 +22,7 @@ def test_images_of_rare_classes_are_shown_more_often(counts: list[int], often: l
     ]
 
 
-def test_evened_repeats_images_with_their_labels() -> None:
+def test_oversampling_repeats_images_with_their_labels() -> None:
     labels = torch.tensor([0] * 40 + [1] * 4)
     images = PixelImages(torch.arange(44).byte()[:, None, None, None].expand(44, 3, 1, 1))
     split = oversample_rare(Split(images, labels))

@@ -80,7 +80,7 @@ def test_in_the_base_task_all_classes_are_new() -> None:
     )
 
 
-def test_which_old_class_an_exemplar_is_of_makes_no_difference() -> None:
+def test_the_label_of_an_exemplar_does_not_matter() -> None:
     student = logits(SEEN)
     other = torch.where(labels() < OLD, (labels() + 1) % OLD, labels())
     given, same = (new_class_bce(student, y, OLD) for y in (labels(), other))
@@ -104,7 +104,7 @@ def test_released_nca_equals_what_the_released_code_does(dtype: torch.dtype) -> 
 def test_the_papers_nca_equals_the_reference(margin: float, dtype: torch.dtype) -> None:
     scores = logits(SEEN, dtype=dtype)
     with torch.no_grad():
-        scores[1, LABELS[1]] = 12.0  # far enough ahead, and so is the next
+        scores[1, LABELS[1]] = 12.0  # beyond the margin, and so is the next
         scores[5, LABELS[5]] = 15.0
     array = scores.detach().double().numpy()
     hinged = [reference.nca_paper(z[None], [y], margin) for z, y in zip(array, LABELS, strict=True)]
@@ -116,7 +116,7 @@ def test_the_papers_nca_equals_the_reference(margin: float, dtype: torch.dtype) 
     )
 
 
-def test_released_nca_is_the_default_and_its_margin_is_inert() -> None:
+def test_released_nca_is_the_default_and_ignores_its_margin() -> None:
     scores = logits(SEEN)
     given = nca_loss(scores, labels())
     assert torch.equal(given, nca_loss(scores, labels(), "released", 5.0))
@@ -228,7 +228,7 @@ def test_the_teacher_gets_no_gradient_and_may_come_from_inference_mode(loss: Los
 
 
 @every_loss
-def test_a_score_that_is_not_finite_shows(loss: Loss) -> None:
+def test_a_score_that_is_not_finite_makes_the_loss_nan(loss: Loss) -> None:
     student = logits(SEEN).detach()
     student[:, 2], student[:, 5] = math.nan, math.nan
     assert loss(student, logits(OLD, 1), labels()).isnan()
@@ -241,7 +241,7 @@ def test_a_score_that_is_not_finite_shows(loss: Loss) -> None:
         (lambda: new_class_bce(torch.zeros(0, 7), labels()[:0], 1), r"at least one.*\[0, 7\]"),
         (lambda: new_class_bce(torch.zeros(8, 7), labels()[:5], 1), r"int64 \[8\].*int64 \[5\]"),
         (lambda: new_class_bce(torch.zeros(8, 7), labels().float(), 1), r"not torch.float32 \[8\]"),
-        (lambda: new_class_bce(torch.zeros(8, 7), labels(), 7), "old=7.*one of the 7 classes"),
+        (lambda: new_class_bce(torch.zeros(8, 7), labels(), 7), "old=7.*one of 7 classes"),
         (lambda: new_class_bce(torch.zeros(8, 7), labels(), -1), "old=-1"),
         (lambda: old_class_bce(torch.zeros(8, 3), torch.zeros(8, 4)), r"\[8, 4\].*\[8, 3\].*more"),
         (lambda: old_class_bce(torch.zeros(8, 3), torch.zeros(1, 3)), r"\[1, 3\].*same images"),
@@ -259,7 +259,7 @@ def test_a_score_that_is_not_finite_shows(loss: Loss) -> None:
         (lambda: soft_cross_entropy(torch.zeros(7), torch.zeros(7), 2.0), r"student's.*\[7\]"),
     ],
 )
-def test_bad_input_gets_a_sentence(call: Callable[[], object], message: str) -> None:
+def test_bad_input_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 

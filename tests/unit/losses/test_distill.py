@@ -219,7 +219,7 @@ def test_without_its_base_a_single_task_costs_nothing(reduction: Reduction, tota
 def test_a_single_class_is_never_distilled_on_if_resampled(
     reduction: Reduction, per_image: bool
 ) -> None:
-    """Of two tasks of one class, only both together are left."""
+    """With two tasks of one class each, only their union can be drawn."""
     student, teacher = logits([1, 1])
     loss = DenseDistillation("random", reduction=reduction, per_image=per_image, single="resample")
     expected = reference.distillation(
@@ -235,7 +235,7 @@ def test_a_single_class_is_never_distilled_on_if_resampled(
         assert_close(loss(student, teacher, [1, 1], generator=source), student, expected, 1e-9)
 
 
-def test_a_single_class_that_is_all_there_is_stays() -> None:
+def test_the_only_class_is_not_resampled() -> None:
     student, teacher = logits([1])
     loss = DenseDistillation("random", single="resample")
     given = loss(student, teacher, [1], generator=generator())
@@ -418,7 +418,7 @@ def test_no_gradient_reaches_the_teacher(direction: Direction) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("groups", GROUPS)
-def test_every_precision_is_taken(groups: Groups, dtype: torch.dtype) -> None:
+def test_every_precision_is_supported(groups: Groups, dtype: torch.dtype) -> None:
     sizes = [4, 2, 3]
     student, teacher = logits(sizes, dtype=dtype)
     expected = reference.distillation(
@@ -450,7 +450,7 @@ def test_autocast_changes_nothing(groups: Groups, reduction: Reduction) -> None:
 
 @pytest.mark.parametrize("groups", GROUPS)
 def test_single_precision_inside_is_near(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a device without float64 gets."""
+    """A device without float64 computes in float32."""
     student, teacher = logits([4, 2, 3, 1, 1], dtype=torch.float32)
     loss = DenseDistillation(groups)
     exact = loss(student, teacher, [4, 2, 3, 1, 1], generator=generator())
@@ -514,7 +514,7 @@ def test_compiles_into_one_graph(groups: Groups, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-def test_a_compiled_step_draws_as_often_and_in_the_order_that_it_says() -> None:
+def test_a_compiled_step_draws_as_often_and_in_the_same_order() -> None:
     torch.compiler.reset()
     sizes = [3] * 8
     student, teacher = logits(sizes)
@@ -536,7 +536,7 @@ def test_a_compiled_step_draws_as_often_and_in_the_order_that_it_says() -> None:
         assert torch.equal(source.get_state(), plain_source.get_state())
 
 
-def test_evaluation_before_training_does_not_spoil_training() -> None:
+def test_training_works_after_evaluation_in_inference_mode() -> None:
     groups_module._kept_layout.cache_clear()
     student, teacher = logits([2, 3, 1])
     loss = DenseDistillation("every")
@@ -554,7 +554,7 @@ def test_evaluation_before_training_does_not_spoil_training() -> None:
         ({"direction": "student"}, "direction='student'"),
     ],
 )
-def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
+def test_sampling_in_place_of_every_group_is_unbiased_and_warned_of_once(
     options: dict[str, Any],
     reason: str,
     caplog: pytest.LogCaptureFixture,
@@ -613,7 +613,7 @@ def test_sampling_in_place_of_every_group_is_unbiased_and_said_once(
         (lambda: DenseDistillation("every", single="resample"), r"single.*'random', not 'every'"),
     ],
 )
-def test_bad_options_get_a_sentence(call: Callable[[], object], message: str) -> None:
+def test_bad_options_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -624,16 +624,16 @@ def test_bad_options_get_a_sentence(call: Callable[[], object], message: str) ->
         (torch.zeros(5), torch.zeros(2, 5), [5], r"student's.*\[5\]"),
         (torch.zeros(2, 5), torch.zeros(2, 5, 1), [5], r"teacher's.*\[2, 5, 1\]"),
         (torch.zeros(2, 5), torch.zeros(3, 5), [5], r"2 images.*of 3"),
-        (torch.zeros(0, 5), torch.zeros(0, 5), [5], r"at least one image.*\[0, 5\]"),
+        (torch.zeros(0, 5), torch.zeros(0, 5), [5], r"at least one.*\[0, 5\]"),
         (torch.zeros(2, 4), torch.zeros(2, 5), [5], "5 classes, the student only 4"),
-        (torch.zeros(2, 5), torch.zeros(2, 5), [3, 1], r"\[3, 1\] add up to 4.*5 classes"),
+        (torch.zeros(2, 5), torch.zeros(2, 5), [3, 1], r"\[3, 1\] sum to 4.*5 classes"),
         (torch.zeros(2, 5), torch.zeros(2, 5), [], "empty"),
         (torch.zeros(2, 5), torch.zeros(2, 5), [5, 0], "Task 1 has 0"),
         (torch.zeros(2, 5).long(), torch.zeros(2, 5), [5], r"student's.*int64"),
         (torch.zeros(2, 5), torch.zeros(2, 5, device="meta"), [5], "cpu, the teacher's on meta"),
     ],
 )
-def test_bad_logits_get_a_sentence(
+def test_bad_logits_are_refused(
     student: Tensor, teacher: Tensor, sizes: list[int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

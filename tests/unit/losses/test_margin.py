@@ -44,7 +44,7 @@ def test_the_defaults_are_those_of_ucir() -> None:
     assert given.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_single_new_class_is_compared_with_once() -> None:
+def test_a_single_new_class_is_compared_once() -> None:
     labels = [0, 4, 3, 4, 1, 1, 4, 2]
     x = cosines(OLD + 1)
     given = margin_ranking(x, torch.tensor(labels), OLD, k=2)
@@ -61,7 +61,7 @@ def test_without_images_of_old_classes_it_is_zero(labels: list[int], old: int) -
     assert not gradient.any()
 
 
-def test_an_image_far_enough_ahead_is_left_alone() -> None:
+def test_an_image_beyond_the_margin_costs_nothing() -> None:
     x = torch.full((2, SEEN), -0.5)
     x[:, 0] = torch.tensor([0.1, -0.1])
     x.requires_grad_()
@@ -92,12 +92,12 @@ def test_no_value_is_read_back_from_the_device() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda y: margin_ranking(torch.zeros(8, 7), y, 7), "old=7.*one of the 7 classes"),
+        (lambda y: margin_ranking(torch.zeros(8, 7), y, 7), "old=7.*one of 7 classes"),
         (lambda y: margin_ranking(torch.zeros(8, 7), y, 4, k=0), "k must be 1 or more.*not 0"),
         (lambda y: margin_ranking(torch.zeros(8), y, 4), r"\[8\]"),
         (lambda y: margin_ranking(torch.zeros(8, 7), y[:2], 4), r"int64 \[8\].*\[2\]"),
     ],
 )
-def test_bad_input_gets_a_sentence(call: Callable[[Tensor], object], message: str) -> None:
+def test_bad_input_is_refused(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(torch.tensor(LABELS))

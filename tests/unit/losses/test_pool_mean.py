@@ -39,8 +39,8 @@ def test_mean_and_gradient_equal_the_sum_over_subsets(tasks: int, scale: float) 
 
 
 @pytest.mark.parametrize("gap", [27.0, 40.0, 1e3, 1e30])
-def test_far_apart_blocks_are_weighed_by_who_comes_first(gap: float) -> None:
-    """60 blocks in steps of a wide gap: the highest member is all that a group sees."""
+def test_blocks_far_apart_are_weighted_by_their_first_member(gap: float) -> None:
+    """With 60 blocks a wide gap apart, only the highest member of a group matters."""
     tasks = 60
     x = -gap * torch.arange(tasks, dtype=torch.float64)[None]
     first = torch.exp2(tasks - 1 - torch.arange(tasks, dtype=torch.float64)) / (2.0**tasks - 1)
@@ -68,7 +68,7 @@ def test_closing_gaps_bounds_the_span_for_any_data(tasks: int) -> None:
     assert pool_mean._span(tasks) < 600
 
 
-def test_the_step_keeps_the_bound_that_the_derivation_promises() -> None:
+def test_the_step_keeps_the_derived_error_bound() -> None:
     frequency = 2 * math.pi / pool_mean._STEP
     assert 2 * frequency**2 * abs(gamma(-1j * frequency)) < 3e-12
     assert math.exp(2 * pool_mean._LEFT) < 1e-12

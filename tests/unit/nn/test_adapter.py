@@ -13,7 +13,7 @@ def test_a_module_that_gives_a_tensor_is_a_backbone() -> None:
     statistics = flat[1].get_buffer("running_mean").clone()
     mapped, pooled = as_backbone(flat), as_backbone(nn.Sequential(flat, nn.Flatten()))
     assert mapped.width == pooled.width == 7
-    # The trial left nothing behind.
+    # Finding the width changed nothing.
     assert torch.equal(flat[1].get_buffer("running_mean"), statistics)
     assert flat.training
     flat.eval()
@@ -25,15 +25,15 @@ def test_a_module_that_gives_a_tensor_is_a_backbone() -> None:
     assert as_backbone(known) is known
 
 
-def test_a_module_that_knows_one_size_needs_its_width() -> None:
+def test_a_module_for_one_image_size_needs_its_width() -> None:
     picky = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5))
     with pytest.raises(ValueError, match=r"32 x 32 .*BackboneAdapter\(module, width="):
         as_backbone(picky)
     assert BackboneAdapter(picky, width=5)(IMAGES).pooled.shape == (3, 5)
 
 
-def test_what_gives_no_features_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"features of shape \[B, D\].* not \[1, 3, 1024\]"):
+def test_a_module_without_features_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"features \[B, D\].* not \[1, 3, 1024\]"):
         as_backbone(nn.Flatten(2))
     with pytest.raises(ValueError, match=r"must be an nn\.Module, not str"):
         as_backbone("resnet8")

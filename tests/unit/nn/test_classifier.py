@@ -50,7 +50,7 @@ def test_growing_drops_the_correction_and_a_copy_keeps_it() -> None:
     after = classifier(features)
     assert (classifier.beta.item(), classifier.gamma.item()) == (1, 0)
     assert torch.equal(after[:, :3], before[:, :3])
-    # The exception to the rule that old logits stay: these were the newest.
+    # These were the newest, so unlike other old logits they change.
     torch.testing.assert_close(0.5 * after[:, 3:5] - 3, before[:, 3:5])
     assert torch.equal(teacher(features), before)
 

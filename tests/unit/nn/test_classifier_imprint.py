@@ -20,7 +20,7 @@ def grown(classifier: Classifier, *sizes: int) -> Classifier:
 
 
 def images(classes: int, each: int, width: int = 8) -> tuple[Tensor, Tensor]:
-    """Features of classes in turn, each class around a place of its own."""
+    """Make features of classes in turn, each class around its own centre."""
     torch.manual_seed(1)
     labels = torch.arange(classes).repeat(each)
     return 3 * torch.randn(classes, width)[labels] + torch.randn(classes * each, width), labels
@@ -98,7 +98,7 @@ def test_a_seed_decides_what_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 9])
-def test_few_different_images_are_repeated_a_little_apart(copies: int) -> None:
+def test_few_distinct_images_are_repeated_with_noise(copies: int) -> None:
     classifier = grown(ProxyClassifier(8, proxies=10), 2, 1)
     features, _ = images(1, 3)
     features = features.repeat(copies, 1)
@@ -119,7 +119,7 @@ def test_a_single_image_is_enough() -> None:
     assert classifier.scores(feature)[0, 2].item() == pytest.approx(0, abs=1e-3)
 
 
-def test_impossible_imprints_get_a_sentence() -> None:
+def test_impossible_imprints_are_refused() -> None:
     classifier = grown(CosineClassifier(8), 2)
     features, labels = images(3, 2)
     with pytest.raises(ValueError, match="grow by a first task before"):

@@ -27,7 +27,7 @@ def test_growing_keeps_the_old_logits_to_the_bit(kind: type[Classifier], sizes: 
     assert network.classifier.classes == sum(sizes)
 
 
-def test_a_grown_network_comes_back_from_its_state() -> None:
+def test_a_grown_network_is_restored_from_its_state() -> None:
     torch.manual_seed(0)
     network = Network(cifar_resnet(8), CosineClassifier(64)).eval()
     network.grow(4)
@@ -56,7 +56,7 @@ def test_any_module_that_gives_features_can_be_the_backbone() -> None:
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="gives 3 features, the classifier takes 4"):
+    with pytest.raises(ValueError, match="has 3 features, the classifier 4"):
         Network(Mean(), LinearClassifier(4))
     with pytest.raises(ValueError, match="must be an nn"):
         Network(object(), LinearClassifier(4))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ def count(module: nn.Module) -> int:
 
 
 def stirred(network: ResNet) -> ResNet:
-    """All norms at random, so that no block is its shortcut alone."""
+    """Randomise all norms, so that no block equals its shortcut."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             for tensor in (module.weight.data, module.running_var, module.bias.data):
@@ -27,7 +27,7 @@ def stirred(network: ResNet) -> ResNet:
 
 
 class Transcript:
-    """The layers by their weights alone, as the released networks go through them."""
+    """Run the layers by their weights, as in the released networks."""
 
     def __init__(self, network: ResNet) -> None:
         self.state = network.state_dict()
@@ -112,7 +112,7 @@ def test_blocks_start_as_their_shortcuts(make: Callable[[], ResNet]) -> None:
     assert len(blocks) == (15 if network.width == 64 else 8)
 
 
-def test_everything_learns_after_the_first_step() -> None:
+def test_every_parameter_has_a_gradient_after_the_first_step() -> None:
     torch.manual_seed(0)
     network = Network(podnet_resnet(14), ProxyClassifier(64))
     network.grow(4)
@@ -128,7 +128,7 @@ def test_everything_learns_after_the_first_step() -> None:
     assert still == []
 
 
-def test_a_network_of_too_few_blocks_gets_a_sentence() -> None:
+def test_a_network_of_too_few_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="too few blocks for four stages"):
         podnet_resnet(8)
     with pytest.raises(ValueError, match="no CIFAR ResNet-31"):

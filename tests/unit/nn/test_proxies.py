@@ -82,7 +82,7 @@ def test_all_blocks_and_the_scale_learn() -> None:
     assert all(p.grad is not None and p.grad.abs().min() > 0 for p in classifier.parameters())
 
 
-def test_impossible_proxies_get_a_sentence() -> None:
+def test_impossible_proxies_are_refused() -> None:
     with pytest.raises(ValueError, match="can't have 0 proxies"):
         ProxyClassifier(8, proxies=0)
     with pytest.raises(ValueError, match="Can't grow by -1 classes"):

@@ -1,4 +1,4 @@
-"""Backbones that others made: modules that give tensors, and models of transformers."""
+"""Models of the library transformers as backbones."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "patch_size": 4,
 }
 IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-# Of its functions only some are annotated.
+# Only some of its functions are annotated.
 LIBRARY: Any = transformers
 ENGINE = Engine("cpu", precision="32")
 
@@ -73,7 +73,7 @@ def bert() -> Any:
 
 
 def saved(make: Callable[[], Any], folder: Path) -> Any:
-    """A model with weights of its own, in a folder without anything shown."""
+    """Save a randomly initialised model to a folder, without the library's output."""
     settings = LIBRARY.utils.logging
     settings.disable_progress_bar()
     with torch.random.fork_rng():
@@ -107,7 +107,7 @@ def test_pooled_features_are_the_models_own(
 
 
 def test_without_a_trained_pooler_the_class_token_counts(tmp_path: Path) -> None:
-    """A classifier was saved without a pooler: one drawn at random would spoil the features."""
+    """A model saved with a classifier has no pooler; a random one would ruin the features."""
     model = saved(vit_classifier, tmp_path)
     backbone = make_backbone(f"hf:{tmp_path}")
     assert isinstance(backbone, Pretrained)
@@ -154,14 +154,14 @@ def test_images_are_prepared_as_the_model_was_trained(
     with torch.no_grad():
         images = IMAGES
         if size is not None:
-            # Smaller or larger, it is brought to its size.
+            # Smaller and larger images are resized.
             images = nn.functional.interpolate(
                 IMAGES, size, mode="bilinear", antialias=size[0] < 16
             )
         torch.testing.assert_close(backbone(IMAGES).pooled, pooled_vit(model, images))
     own = own_statistics(backbone)
     assert own == (None if "do_normalize" in told else (tuple(MEAN), tuple(STD)))
-    # Both doors normalise by it.
+    # Both the run and the learner normalise by it.
     default = dataset().mean, dataset().std
     made = make_learner(resolve({"network": f"hf:{tmp_path}"}), default, ENGINE)
     assert (made.settings.augment.mean, made.settings.augment.std) == (own or default)
@@ -171,7 +171,7 @@ def test_images_are_prepared_as_the_model_was_trained(
         assert learner.settings.augment.mean == tuple(MEAN)
 
 
-def test_a_pretrained_network_is_trained_and_comes_back(tmp_path: Path) -> None:
+def test_a_pretrained_network_is_trained_and_restored(tmp_path: Path) -> None:
     saved(vit, tmp_path / "vit")
     parts = f"hf:{tmp_path / 'vit'}", "rdkd", 2, Settings(engine=ENGINE)
     learner = Learner(*parts, epochs=2)
@@ -185,7 +185,7 @@ def test_a_pretrained_network_is_trained_and_comes_back(tmp_path: Path) -> None:
     assert torch.equal(loaded.logits(images), learner.logits(images))
 
 
-def test_what_is_no_image_model_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_takes_no_images_is_refused(tmp_path: Path) -> None:
     saved(bert, tmp_path)
     with pytest.raises(ValueError, match=r"can't be loaded \(it doesn't take images\)"):
         make_backbone(f"hf:{tmp_path}")
@@ -199,9 +199,7 @@ def test_only_safetensors_are_read(tmp_path: Path) -> None:
         make_backbone(f"hf:{tmp_path}")
 
 
-def test_weights_that_are_missing_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_weights_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = saved(resnet, tmp_path)
     weights = model.state_dict()
     lost = next(k for k in weights if k.endswith("convolution.weight"))
@@ -211,7 +209,7 @@ def test_weights_that_are_missing_are_told(
     assert f"lacks 1 weights, such as {lost}" in caplog.text
 
 
-def test_a_name_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match=r"hf:nobody/nothing can't be loaded \(.*check its name"):
         make_backbone("hf:nobody/nothing")
@@ -220,7 +218,7 @@ def test_a_name_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
             make_backbone(f"hf:{folder}")
 
 
-def test_without_the_package_one_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"needs .* `pip install densekd\[hf\]`\."):
         make_backbone("hf:nobody/nothing")
