@@ -35,31 +35,31 @@ def methods_command(
 
 def _list() -> None:
     from densekd.config.schema import resolve
-    from densekd.methods.registry import HOSTS, METHODS
+    from densekd.methods.registry import BASELINES, METHODS
 
     table = output.table("method", "what it does", "terms", "phases")
-    for name, line in METHODS.items():
+    for name, spec in METHODS.items():
         config = resolve({"method": {"name": name}, "data": {"source": "cifar100"}})
         method = config.method.make(config.schedules())
         phases = ", ".join(phase.name for phase in method.increment)
-        table.add_row(name, line, ", ".join(method.terms), phases)
+        table.add_row(name, spec.summary, ", ".join(method.terms), phases)
     console = output.console()
     console.print(table)
     console.print(
-        f"Combine {', '.join(HOSTS)} with a distillation: METHOD+gkd, +tkd, +fdkd or +rdkd, each "
-        "also with -adaptive. `densekd methods NAME` explains one.",
+        f"Combine {', '.join(BASELINES)} with a distillation: METHOD+gkd, +tkd, +fdkd or +rdkd, "
+        "each also with -adaptive. `densekd methods NAME` explains one.",
         soft_wrap=True,
     )
 
 
 def _explain(name: str, data: str) -> None:
     from densekd.config.schema import as_tree, resolve
-    from densekd.methods.registry import HOSTS, METHODS, what_kd_does
+    from densekd.methods.registry import METHODS, baseline_of, what_kd_does
 
     config = resolve({"method": {"name": name}, "data": {"source": data}})
     method = config.method.make(config.schedules())
     console = output.console()
-    console.print(f"{name}: {METHODS[config.method.host]}.")
+    console.print(f"{name}: {METHODS[name.partition('+')[0]].summary}.")
     combined = what_kd_does(name)
     if combined:
         console.print(f"The + has {combined}.")
@@ -73,11 +73,11 @@ def _explain(name: str, data: str) -> None:
     for title, phases in (("the first task", method.base), ("later tasks", method.increment)):
         for phase in phases:
             console.print(f"{title}, {phase.name}: {_schedule(phase)}")
-    if config.method.host in HOSTS:
-        key = config.method.host.replace("-", "_")
-        settings = as_tree(config)["method"][key]
+    baseline = baseline_of(name)
+    if baseline is not None:
+        settings = as_tree(config)["method"][baseline.key]
         values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-        console.print(f"\nOwn settings, method.{key}: {values}.", soft_wrap=True)
+        console.print(f"\nOwn settings, method.{baseline.key}: {values}.", soft_wrap=True)
 
 
 def _schedule(phase: "Phase") -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from densekd.compression.method import CompressionMethod, CompressionOptions, compression
-from densekd.config.defaults import fit_milestones, usual
+from densekd.config.defaults import fit_milestones, kind_of
+from densekd.config.digests import influential
 from densekd.config.schema import (
     AugmentConfig,
     Count,
@@ -16,15 +17,14 @@ from densekd.config.schema import (
     EpochShare,
     OrderSeed,
     checked,
-    influential,
-    uniform,
 )
-from densekd.config.settings_tree import digest, given, merge, plain
+from densekd.config.settings_tree import digest, merge, plain, uniform
 from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
+from densekd.methods.defaults import default_augment
 from densekd.methods.method import Method
-from densekd.methods.schedule import Schedule
+from densekd.methods.schedule import Schedule, stepped
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def resolve_compression(tree: Mapping[str, Any]) -> CompressionConfig:
         ValueError: one sentence that names the setting and its valid values.
     """
     tree = uniform(tree)
-    config = checked(CompressionConfig, merge(_usual(tree), tree))
+    config = checked(CompressionConfig, merge(_default_settings(tree), tree))
     config.make()  # raises if method and options don't go together
     return config
 
@@ -124,26 +124,20 @@ def teacher_settings(config: CompressionConfig) -> dict[str, Any]:
     }
 
 
-def _stepped(epochs: int, lr: float, *milestones: int, batch: int, decay: float) -> Schedule:
-    return Schedule(
-        epochs, lr, "milestones", milestones=milestones, batch_size=batch, weight_decay=decay
-    )
+# The schedules are those of RepDistiller and mdistiller for CIFAR-100, and of mdistiller for
+# ImageNet. Digits are learned in a tenth of the epochs.
+_DIGITS = stepped(24, 0.05, (15, 18, 21), 5e-4, 32)
+_SMALL = stepped(240, 0.05, (150, 180, 210), 5e-4, 64)
+_LARGE = stepped(100, 0.2, (30, 60, 90), 1e-4, 512)
 
 
-# From RepDistiller and mdistiller for CIFAR-100, and from mdistiller for ImageNet. Digits need a
-# tenth of the epochs.
-_DIGITS = _stepped(24, 0.05, 15, 18, 21, batch=32, decay=5e-4)
-_SMALL = _stepped(240, 0.05, 150, 180, 210, batch=64, decay=5e-4)
-_LARGE = _stepped(100, 0.2, 30, 60, 90, batch=512, decay=1e-4)
-
-
-def _usual(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults for the data of a tree that is not checked yet."""
-    kind = str(given(tree, "data", "source") or "digits").partition(":")[0]
+def _default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults for the data of a tree, which need not be valid."""
+    kind = kind_of(tree)
     networks, schedule, options = ("wrn-40-4", "resnet32"), _SMALL, CompressionOptions()
     if kind == "digits":
         networks, schedule = ("wrn-16-2", "resnet8"), _DIGITS
-    elif kind in ("folder", "imagenet", "imagenet100"):
+    elif kind != "small":
         networks, schedule = ("wrn-28-10-large", "resnet18"), _LARGE
         options = CompressionOptions(temperature=1.0, labels=0.5, teacher=0.5)
     training = {"teacher": dataclasses.asdict(schedule), "student": dataclasses.asdict(schedule)}
@@ -151,6 +145,6 @@ def _usual(tree: Mapping[str, Any]) -> dict[str, Any]:
         "teacher": networks[0],
         "student": networks[1],
         "options": dataclasses.asdict(options),
-        "augment": usual(tree)["augment"],
+        "augment": default_augment(kind)._asdict(),
         "training": fit_milestones(training, tree),
     }

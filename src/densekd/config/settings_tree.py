@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# Settings that can't change a result, by dotted key.
+INERT_KEYS = ("data.dir", "engine.workers")
+# Settings that exclude each other, by section.
 _EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment")}
 
 
@@ -59,6 +62,34 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
                     tree = over(tree, {section: {other: None}})
         merged = over(merged, tree)
     return merged
+
+
+def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Bring settings that may be written in several ways to one.
+
+    They are ``epochs = "30%"``, ``precision = 32``, and ``data.even``, an earlier name.
+    """
+    if isinstance(tree.get("epochs"), str):
+        tree = {**tree, "epochs": _epochs(tree["epochs"])}
+    precision = given(tree, "engine", "precision")
+    if type(precision) is int:
+        tree = over(tree, {"engine": {"precision": str(precision)}})
+    if given(tree, "data", "even") is not None:
+        data = {key: value for key, value in tree["data"].items() if key != "even"}
+        tree = {**tree, "data": {"oversample_rare": tree["data"]["even"], **data}}
+    return tree
+
+
+def _epochs(text: str) -> int | float:
+    number = text.strip()
+    try:
+        if number.endswith("%"):
+            return float(number[:-1]) / 100
+        return int(number) if number.lstrip("+-").isdigit() else float(number)
+    except ValueError:
+        raise ValueError(
+            f"epochs must be a number such as 10, or a share such as 0.3 or 30%, not {text!r}."
+        ) from None
 
 
 def digest(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""AFC: maps stay near the old ones, most where a change would have cost the old network most."""
+"""AFC: a penalty on changes of feature maps, weighted by each channel's importance."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -12,21 +12,30 @@ from densekd.losses.classify import NcaMode
 from densekd.losses.feature import channel_distance, channel_importance, normalised
 from densekd.methods.feature_terms import FeatureTerm, Weight
 from densekd.methods.method import Method
-from densekd.methods.podnet import Nca, with_proxies
+from densekd.methods.podnet import (
+    BRIGHTNESS,
+    DIGITS_PROXY_SCHEDULES,
+    NETWORK_REASON,
+    SMALL_PROXY_SCHEDULES,
+    Nca,
+    proxy_schedules,
+    with_proxies,
+)
 from densekd.methods.schedule import Schedules
+from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import RatioWeight, Stream, TaskContext
 from densekd.nn.network import Network, Outputs
 
 
 @dataclass(frozen=True)
 class AfcOptions:
-    """What AFC's option files set, with the values of AFC_cnn_cifar100.yaml.
+    """The options in AFC's option files, with the values of AFC_cnn_cifar100.yaml.
 
     Args:
         lambda_base: the weight of the distance is ``lambda_base sqrt(seen / new)``.
         nca: the classification loss as ``released``, or as in PODNet's ``paper``.
         margin: of the NCA loss, on scores before they are scaled; only ``paper`` has one.
-        clamp: of gradients, in schedules that have none of their own.
+        clamp: clips gradients in schedules that have no clamp.
     """
 
     lambda_base: float = 4.0  # feature_distil.scheduled_factor; 10 for ImageNet
@@ -36,11 +45,10 @@ class AfcOptions:
 
 
 class ChannelDistance(FeatureTerm):
-    """AFC's distance between maps, each channel weighed by its importance to the teacher.
+    """AFC's distance between maps, each channel weighted by its importance to the teacher.
 
-    The importance of a channel is how strongly the classification loss depends on it after a
-    task: the square of its gradient, over one epoch of that task's images. It is found anew after
-    each task, and what was found before is forgotten.
+    The importance of a channel is the square of the classification loss's gradient with respect to
+    it, summed over one epoch of the task's images. It is measured anew after each task.
 
     Args:
         streams: the batches it is taken on.
@@ -48,6 +56,7 @@ class ChannelDistance(FeatureTerm):
         nca: the classification loss.
     """
 
+    needs_old_tasks = True
     reads = "importance |channel - teacher's channel|"
 
     def __init__(self, streams: Iterable[Stream], weight: Weight, nca: Nca) -> None:
@@ -60,8 +69,8 @@ class ChannelDistance(FeatureTerm):
         return channel_distance(student.maps, teacher.maps, self.importance)
 
     def end(self, context: TaskContext) -> None:
-        """Find what is important to the network that was trained."""
-        # It sees batches as in training, but the statistics that move are those of a copy.
+        """Measure the importance of the trained network's channels."""
+        # In training mode, on a copy, so that the network's batch statistics stay as they are.
         network = copy.deepcopy(context.network).train()
         sums: tuple[Tensor, ...] | None = None
         for batch in context.batches():
@@ -75,11 +84,11 @@ class ChannelDistance(FeatureTerm):
         return {f"importance.{number}": layer for number, layer in enumerate(self.importance)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the importance by that which `state_dict` gave."""
+        """Restore the importance from what `state_dict` gave."""
         self.importance = tuple(state[f"importance.{number}"] for number in range(len(state)))
 
     def _importance(self, network: Network, batch: Batch) -> tuple[Tensor, ...]:
-        """What one batch adds: ``[C]`` for each map."""
+        """The share of one batch: ``[C]`` for each map."""
         seen = network(batch.images)
         loss = self.nca.loss(seen.logits, batch.labels, network.classifier)
         return channel_importance(torch.autograd.grad(loss, seen.maps))
@@ -95,3 +104,23 @@ def afc(options: AfcOptions, schedules: Schedules) -> Method:
     nca = Nca(["merged"], options.nca, options.margin)
     distance = ChannelDistance(["merged"], RatioWeight(options.lambda_base, 0.5), nca)
     return with_proxies("afc", {"nca": nca, "channels": distance}, schedules, options.clamp)
+
+
+AFC = MethodSpec(
+    "afc",
+    "maps kept near where they matter",
+    AfcOptions,
+    afc,
+    {
+        "small": Published(AfcOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=BRIGHTNESS),
+        "imagenet": Published(
+            AfcOptions(lambda_base=10.0),
+            proxy_schedules(90, 0.1, 0.02, 128, 1e-4),
+            "podnet18",
+            brightness=BRIGHTNESS,
+        ),
+        "digits": Published(AfcOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
+    },
+    network_prefix="podnet",
+    network_reason=NETWORK_REASON,
+)

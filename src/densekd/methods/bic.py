@@ -1,5 +1,6 @@
-"""BiC: distillation that gives way to fewer new classes, then two numbers against their bias."""
+"""BiC: distillation weighted by the share of old classes, then a correction of new logits."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from densekd.losses.classify import soft_cross_entropy
 from densekd.methods.method import Method, Phase
-from densekd.methods.schedule import Schedule, Schedules
+from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
+from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Step, Term
 from densekd.nn.classifier import BiasClassifier
 
@@ -20,8 +22,7 @@ class BicOptions:
     Args:
         temperature: tau of the distillation.
         gamma_decay: the bias stage adds ``gamma_decay gamma^2 / 2``.
-        held_out: the share of a class's exemplars that bias stages learn from, and first stages
-            never do.
+        held_out: the share of a class's exemplars that only bias stages are trained on.
     """
 
     temperature: float = 2.0  # LargeScaleIncrementalLearning, resnet.py
@@ -29,10 +30,8 @@ class BicOptions:
     held_out: float = 0.1  # the same, imagenet_main.py, nb_val
 
 
-# LargeScaleIncrementalLearning, imagenet_main.py. What decays is gamma alone, which is a term.
-BIAS_STAGE = Schedule(
-    200, 0.1, "milestones", milestones=(60, 120, 160, 180), batch_size=256, weight_decay=0.0
-)
+# LargeScaleIncrementalLearning, imagenet_main.py. Only gamma decays, which is a term.
+BIAS_STAGE = stepped(200, 0.1, (60, 120, 160, 180), 0.0, 256)
 
 
 class NewShare(CrossEntropy):
@@ -48,20 +47,20 @@ class NewShare(CrossEntropy):
 
     def __call__(self, step: Step) -> Tensor:
         """``(1 - lambda) CE``; in the base task plain CE."""
-        return (1 - old_share(step)) * super().__call__(step)
+        return (1 - _old_share(step)) * super().__call__(step)
 
 
 class OldShare(Term):
     """Soft cross-entropy over the old classes, times their share: ``old / seen``.
 
-    The student's old logits have no correction in stage 1: growing has reset it. The teacher's
-    keep theirs.
+    The student's old logits are not corrected in stage 1, since growing resets the correction. The
+    teacher's are.
 
     Args:
         temperature: tau.
     """
 
-    needs_teacher = True
+    needs_teacher = needs_old_tasks = takes_mixup = True
 
     def __init__(self, temperature: float) -> None:
         super().__init__(["merged"])
@@ -79,7 +78,7 @@ class OldShare(Term):
         assert view.teacher is not None
         student = view.student.logits[:, : sum(step.old)]
         loss = soft_cross_entropy(student, view.teacher.logits, self.temperature)
-        return old_share(step) * loss
+        return _old_share(step) * loss
 
 
 class Unbiased(Term):
@@ -108,8 +107,8 @@ class Unbiased(Term):
         return torch.add(cross_entropy(view.student.logits, view.labels), decay)
 
 
-def old_share(step: Step) -> float:
-    """BiC's lambda, the share of old classes in those seen; 0 in the base task."""
+def _old_share(step: Step) -> float:
+    """BiC's lambda, the share of old classes among those seen; 0 in the base task."""
     old = sum(step.old)
     return old / (old + step.added)
 
@@ -122,9 +121,9 @@ def bic(options: BicOptions, schedules: Schedules) -> Method:
 
     .. math:: L_2 = CE(z_{old}, \beta z_{new} + \gamma) + 0.1 \gamma^2 / 2
 
-    Stage 2, by ``schedules.finish`` or as released, is on what was held out from stage 1, of this
-    task and of those before, and only beta and gamma learn there. Without exemplars there is
-    nothing to hold out, so it is left out.
+    Stage 2 trains only beta and gamma, by ``schedules.finish`` or as published, on the images held
+    out from stage 1 in this task and those before. Without exemplars there are none, and stage 2
+    is skipped.
     """
     bias = Phase(
         "bias",
@@ -148,3 +147,25 @@ def bic(options: BicOptions, schedules: Schedules) -> Method:
         streams="merged",
         held_out=options.held_out,
     )
+
+
+def _published(schedule: Schedule, finish: Schedule) -> Published[BicOptions]:
+    return Published(BicOptions(), same_for_all(schedule, finish), selection="greedy")
+
+
+BIC = MethodSpec(
+    "bic",
+    "distils, then corrects the bias towards new classes",
+    BicOptions,
+    bic,
+    {
+        "small": _published(
+            stepped(250, 0.1, (100, 150, 200), 2e-4),
+            dataclasses.replace(BIAS_STAGE, batch_size=128),
+        ),
+        "imagenet": _published(stepped(100, 0.1, (30, 60, 80, 90), 1e-4, 256), BIAS_STAGE),
+        "digits": _published(
+            DIGITS_SCHEDULE, Schedule(20, 0.1, "constant", batch_size=32, weight_decay=0.0)
+        ),
+    },
+)

@@ -1,4 +1,4 @@
-"""CCIL: GKD by two streams, and what its authors add to the base task."""
+"""CCIL: GKD on two streams, with optional additions to the base task."""
 
 import dataclasses
 import math
@@ -10,26 +10,25 @@ from densekd.data.augment import Strength
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.method import Method, Phase
 from densekd.methods.paper import DenseOptions, dense
-from densekd.methods.schedule import Schedule, Schedules
+from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
+from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Step, Term
 
 
 @dataclass(frozen=True)
 class CcilOptions:
-    """CCIL's constants for CIFAR; what is for the base task only is off, as in its scripts.
+    """CCIL's constants for CIFAR; the additions to the base task are off, as in its scripts.
 
     Args:
         lambda_base: lambda is ``lambda_base (seen / new)^lambda_exponent``.
         lambda_exponent: 0 for a constant.
         temperature: tau, of both distillations.
-        base_smoothing: label smoothing of the base task; 0.1 where CCIL has it.
-        generations: how often the base task is trained once more with its own result for a
-            teacher; 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet where CCIL has it.
+        base_smoothing: label smoothing of the base task; CCIL's is 0.1.
+        generations: how often the base task is trained again with its own result as the teacher;
+            CCIL's is 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet.
         self_weight: the weight of that teacher.
-        mixup: in the base task images are blended by shares from Beta(mixup, mixup); 0.1 where
-            CCIL has it.
-        heavy_augmentation: in the base task images are cut and distorted, too: Cutout and
-            AutoAugment.
+        mixup: blends images of the base task by shares from Beta(mixup, mixup); CCIL's is 0.1.
+        heavy_augmentation: also applies Cutout and AutoAugment in the base task.
     """
 
     lambda_base: float = 5.0  # essentials_for_CIL, main_cifar.py, --lamda; 100, 600 on ImageNet
@@ -53,14 +52,14 @@ GENERATION = Schedule(70, 0.1, "cosine", lr_end=1e-3, batch_size=100, weight_dec
 
 
 class SelfDistil(Term):
-    """A network's distillation from its own past, over all of its classes.
+    """Distillation from the network as it was when the phase began, over all of its classes.
 
     Args:
-        weight: the factor.
+        weight: multiplies the term.
         temperature: tau.
     """
 
-    needs_teacher = True
+    needs_teacher = takes_mixup = True
 
     def __init__(self, weight: float, temperature: float) -> None:
         super().__init__(["new"])
@@ -87,10 +86,9 @@ def ccil(options: CcilOptions, schedules: Schedules) -> Method:
     .. math:: L = CE(z_{new}(x_n)) + CE(z_{all}(x_e)) + \lambda (KL(x_n) + KL(x_e)), \quad
         \lambda = \lambda_{base} (seen / new)^{0.66}
 
-    With ``generations``, the base task goes on as often, by ``schedules.finish`` or as
-    released, with a copy of what it has learned for a teacher:
-    :math:`L = CE(z(x_n)) + w \, KL(x_n)`. ``mixup`` and ``heavy_augmentation`` are for all phases
-    of the base task, and for no other.
+    With ``generations``, more phases of the base task follow, by ``schedules.finish`` or as
+    published, with a copy of the network as the teacher: :math:`L = CE(z(x_n)) + w \, KL(x_n)`.
+    ``mixup`` and ``heavy_augmentation`` apply to all phases of the base task, and to no other.
     """
     of_gkd = DenseOptions(
         lambda_base=options.lambda_base,
@@ -118,6 +116,36 @@ def ccil(options: CcilOptions, schedules: Schedules) -> Method:
 
 
 def _varied(phases: tuple[Phase, ...], options: CcilOptions) -> tuple[Phase, ...]:
-    """The same phases on images that are varied as the options say."""
+    """The phases with the augmentation that the options ask for."""
     strength: Strength = "heavy" if options.heavy_augmentation else "usual"
     return tuple(dataclasses.replace(p, augment=strength, mixup=options.mixup) for p in phases)
+
+
+def _published(lambda_base: float, schedules: Schedules) -> Published[CcilOptions]:
+    return Published(CcilOptions(lambda_base), schedules, selection="random")
+
+
+def _on_imagenet(weight_decay: float) -> Schedules:
+    return Schedules(
+        stepped(70, 0.1, (30, 60), weight_decay), stepped(70, 0.01, (20, 35), weight_decay)
+    )
+
+
+CCIL = MethodSpec(
+    "ccil",
+    "separate softmax and batches, gkd",
+    CcilOptions,
+    ccil,
+    {
+        "small": _published(
+            5.0,
+            Schedules(
+                Schedule(120, 0.1, batch_size=100, weight_decay=5e-4),
+                Schedule(120, 0.01, batch_size=100, weight_decay=5e-4),
+            ),
+        ),
+        "imagenet100": _published(100.0, _on_imagenet(5e-4)),
+        "imagenet": _published(600.0, _on_imagenet(1e-4)),
+        "digits": _published(0.5, same_for_all(DIGITS_SCHEDULE)),
+    },
+)

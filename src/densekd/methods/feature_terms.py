@@ -1,4 +1,4 @@
-"""Terms that keep a network's features near those of the network before the task."""
+"""Terms that penalise the distance between the features of student and teacher."""
 
 import math
 from abc import abstractmethod
@@ -22,7 +22,7 @@ class Weight(Protocol):
         """The weight in plain text."""
 
     def of(self, old: int, new: int) -> float:
-        """The weight with so many old and new classes."""
+        """The weight for these numbers of old and new classes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class OldRatioWeight:
         return f"{self.base:g} sqrt(old/new)"
 
     def of(self, old: int, new: int) -> float:
-        """The weight with so many old and new classes."""
+        """The weight for these numbers of old and new classes."""
         return self.base * math.sqrt(old / new)
 
 
@@ -49,8 +49,8 @@ class FeatureTerm(Term):
         weight: lambda.
     """
 
-    needs_teacher = True
-    reads = "distance"  # what the distance is, in a formula
+    needs_teacher = takes_mixup = True
+    reads = "distance"  # the distance, in a formula
 
     def __init__(self, streams: Iterable[Stream], weight: Weight) -> None:
         super().__init__(streams)
@@ -75,7 +75,7 @@ class FeatureTerm(Term):
 
     @abstractmethod
     def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
-        """How far apart they are on one batch, a scalar."""
+        """The distance on one batch, a scalar."""
 
 
 class LessForget(FeatureTerm):

@@ -7,13 +7,15 @@ from torch import Tensor
 from densekd.losses.classify import new_class_bce, old_class_bce
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.method import Method, Phase, Predictor
-from densekd.methods.schedule import Schedules
+from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
+from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Step, Term
+from densekd.methods.ucir import LARGE_SCHEDULE, SMALL_SCHEDULE
 
 
 @dataclass(frozen=True)
 class IcarlOptions:
-    """What iCaRL lets one choose, which is how it predicts: its loss has no constants.
+    """The options of iCaRL; its loss has no constants.
 
     Args:
         predicts: by the nearest mean of exemplars, or by the classifier (``head``), which the
@@ -25,7 +27,7 @@ class IcarlOptions:
 
 @dataclass(frozen=True)
 class IcarlSoftmaxOptions:
-    """The constants of the iCaRL that UCIR compares itself with.
+    """The options of the iCaRL that UCIR compares itself with.
 
     Args:
         lambda_base: the weight of the distillation, whatever the numbers of classes.
@@ -51,15 +53,15 @@ class NewOutputs(Term):
         return "BCE(sigmoid(z_new), [y = c]) / seen"
 
     def __call__(self, step: Step) -> Tensor:
-        """The labels' binary cross-entropy, over the number of all outputs."""
+        """Binary cross-entropy with the labels, divided by the number of all outputs."""
         view = step.views["merged"]
         return new_class_bce(view.student.logits, view.labels, sum(step.old))
 
 
 class OldOutputs(Term):
-    """iCaRL's loss on the outputs of old classes, its distillation; see `old_class_bce`."""
+    """iCaRL's distillation, on the outputs of old classes; see `old_class_bce`."""
 
-    needs_teacher = True
+    needs_teacher = needs_old_tasks = takes_mixup = True
 
     def __init__(self) -> None:
         super().__init__(["merged"])
@@ -70,14 +72,14 @@ class OldOutputs(Term):
         return "BCE(sigmoid(z_old), sigmoid(t_old)) / seen, t the teacher's logits"
 
     def __call__(self, step: Step) -> Tensor:
-        """The teacher's binary cross-entropy, over the number of all outputs."""
+        """Binary cross-entropy with the teacher, divided by the number of all outputs."""
         view = step.views["merged"]
         assert view.teacher is not None
         return old_class_bce(view.student.logits, view.teacher.logits)
 
 
 def icarl(options: IcarlOptions, schedules: Schedules) -> Method:
-    r"""ICaRL as released: binary cross-entropy of every output, averaged over images and outputs.
+    r"""ICaRL as published: binary cross-entropy of every output, averaged over images and outputs.
 
     .. math:: L = -\frac{1}{B\,seen} \sum_x \Big( \sum_{c < old} q_c \log g_c
         + (1 - q_c) \log(1 - g_c) + \sum_{c \ge old} [y = c] \log g_c
@@ -114,3 +116,35 @@ def _icarl(name: str, terms: dict[str, Term], predicts: Predictor, schedules: Sc
         streams="merged",
         predicts=predicts,
     )
+
+
+def _published(schedule: Schedule) -> Published[IcarlOptions]:
+    # The loss is a mean over all outputs, hence the high rate. A distillation that replaces part
+    # of it has to be as much smaller as the rate is higher than the usual 0.1.
+    factor = 0.1 / schedule.lr
+    return Published(IcarlOptions(), same_for_all(schedule), lambda_factor=factor)
+
+
+ICARL = MethodSpec(
+    "icarl",
+    "sigmoid outputs, nearest mean of exemplars",
+    IcarlOptions,
+    icarl,
+    # iCaRL's coefficient 1e-5 is on the squared norm itself, torch's is on half of it.
+    {
+        "small": _published(stepped(70, 2.0, (49, 63), 2e-5, factor=0.2)),
+        "imagenet": _published(stepped(60, 2.0, (20, 30, 40, 50), 2e-5, factor=0.2)),
+        "digits": _published(Schedule(20, 1.0, batch_size=32)),
+    },
+)
+ICARL_SOFTMAX = MethodSpec(
+    "icarl-softmax",
+    "iCaRL with softmax, as UCIR compares with",
+    IcarlSoftmaxOptions,
+    icarl_softmax,
+    {
+        "small": Published(IcarlSoftmaxOptions(), same_for_all(SMALL_SCHEDULE)),
+        "imagenet": Published(IcarlSoftmaxOptions(), same_for_all(LARGE_SCHEDULE)),
+        "digits": Published(IcarlSoftmaxOptions(), same_for_all(DIGITS_SCHEDULE)),
+    },
+)

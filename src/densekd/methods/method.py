@@ -1,4 +1,4 @@
-"""A method as a value: what it adds up, on which batches, for how long, and how it predicts."""
+"""A method as a value: its losses, its phases, and how it predicts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from densekd.checks import check_choice
 from densekd.data.augment import Strength
 from densekd.methods.schedule import Schedule
-from densekd.methods.terms import Term
+from densekd.methods.terms import Stream, Term
 from densekd.nn.classifier import Head
 
 PhaseData = Literal["streams", "balanced", "held-out"]
@@ -25,19 +25,19 @@ class Phase:
     """A stretch of training with one schedule.
 
     Args:
-        name: what it is called; no two phases of a task have the same.
+        name: of the phase, unique within a task; it seeds the phase's batches.
         schedule: for how long and how fast.
-        data: the method's ``streams``; or, as the stream ``merged``, exemplars of all classes in
-            equal numbers (``balanced``), or what was ``held-out`` from both.
+        data: the method's ``streams``; or, as the stream ``merged``, equal numbers of exemplars of
+            all classes (``balanced``), or the images ``held-out`` from training.
         trains: ``all`` parameters but a bias correction, the same without the weights of old
             classes (``new``), only the classes' ``weights``, or only the ``bias`` correction.
-        slots: the terms that count; all unless given.
-        fixed_statistics: batch norm uses its running statistics, and leaves them as they are.
-        teacher: the network ``before`` the task; or, also in the base task, what is trained
-            it``self``, as it was when the phase began. Then the slots have to be given.
+        slots: the terms that count; None for all.
+        fixed_statistics: batch norm uses its running statistics, and doesn't update them.
+        teacher: the network ``before`` the task; or a frozen copy of the network it``self``, taken
+            when the phase starts, also in the base task. The latter needs ``slots``.
         augment: as ``usual``, or ``heavy``; see `densekd.data.augment.Augment.of`.
-        mixup: alpha of the share by which images are blended, 0 for none; for phases whose
-            labels only a `densekd.methods.terms.CrossEntropy` looks at.
+        mixup: blends images by shares from Beta(mixup, mixup); 0 for none. Only for terms that
+            take blended images: see `densekd.methods.terms.Term`.
     """
 
     name: str
@@ -61,26 +61,31 @@ class Phase:
                 "from it, since others learn from the network before the task."
             )
 
+    def counts(self, slot: str) -> bool:
+        """Whether the term of a slot counts in this phase."""
+        return self.slots is None or slot in self.slots
+
 
 @dataclass(frozen=True)
 class Method:
-    """What distinguishes one way of learning from another.
+    """A way of learning, as a value; one value serves any number of learners.
 
-    A learner works with a copy of the terms, so one value serves any number of learners.
+    A combination that can't be trained, such as a slot without a term or a phase without a loss,
+    raises a ValueError that says what to change.
 
     Args:
-        name: what it is called.
+        name: of the method.
         head: the classifier.
-        terms: what is added up to the loss, by slot; the distillation's slot is ``kd``.
+        terms: the losses that are added up, by slot; the distillation's slot is ``kd``.
         base: the phases of the base task.
         increment: the phases of each later task.
-        streams: ``split`` draws batches ``new`` and ``exemplars`` (old and new classes') side by
-            side; ``merged`` draws one batch from new images and old exemplars, called ``merged``.
-        keeps: ``everything`` replaces the exemplars by all images, for an upper bound.
+        streams: ``split`` draws separate batches of ``new`` images and of ``exemplars``, which are
+            of old and new classes; ``merged`` draws one batch from new images and old exemplars.
+        keeps: ``everything`` replays all images instead of exemplars, for an upper bound.
         predicts: by the classifier (``head``), or by the nearest mean of exemplars.
         imprints: new weights start from the old network's features of the new images.
-        held_out: the share of a class's exemplars that are kept from the streams, from the task
-            on that brought the class, for a phase on ``held-out`` data.
+        held_out: the share of each class's exemplars that are never in the streams, for a phase
+            on ``held-out`` data.
     """
 
     name: str
@@ -100,7 +105,86 @@ class Method:
         check_choice("keeps", self.keeps, get_args(Keeps))
         check_choice("predicts", self.predicts, get_args(Predictor))
         object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
+        for phases in (self.base, self.increment):
+            names = [phase.name for phase in phases]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{self.name}: two phases of a task have the same name: {names}.")
+        for slot, term in self.terms.items():
+            self._check_streams(slot, term)
+        for phase in self.base:
+            self._check_phase(phase, base=True)
+        for phase in self.increment:
+            self._check_phase(phase, base=False)
 
     def with_term(self, slot: str, term: Term) -> "Method":
         """The same method with one slot set: added if it was free, else replaced."""
         return dataclasses.replace(self, terms={**self.terms, slot: term})
+
+    def _fed(self, phase: Phase, base: bool) -> set[Stream]:
+        """The streams that a phase has batches of."""
+        if phase.data != "streams" or self.streams == "merged":
+            return {"merged"}
+        return {"new"} if base else {"new", "exemplars"}
+
+    def _counted(self, phase: Phase, base: bool) -> dict[str, Term]:
+        """The terms of a phase; the base task has no exemplars, and no teacher but itself."""
+        fed = self._fed(phase, base)
+        return {
+            slot: term
+            for slot, term in self.terms.items()
+            if phase.counts(slot)
+            and (not base or fed & set(term.streams))
+            and (not base or phase.teacher == "self" or not term.needs_teacher)
+        }
+
+    def _check_streams(self, slot: str, term: Term) -> None:
+        """Refuse a term on batches that it never gets."""
+        fed: set[Stream] = set()
+        for phases, base in ((self.base, True), (self.increment, False)):
+            for phase in phases:
+                if phase.counts(slot):
+                    fed |= self._fed(phase, base)
+        if not fed:
+            raise ValueError(
+                f"{self.name}: no phase counts the term {slot!r}; add it to a phase's slots, or "
+                "leave it out."
+            )
+        missing = [stream for stream in term.streams if stream not in fed]
+        if missing or not term.streams:
+            raise ValueError(
+                f"{self.name}: the term {slot!r} is taken on {', '.join(missing) or 'no'} batches, "
+                f"but its phases have only {', '.join(sorted(fed))}; change its streams."
+            )
+
+    def _check_phase(self, phase: Phase, base: bool) -> None:
+        """Refuse a phase whose terms are missing, or can't be computed in it."""
+        place = f"{self.name}: the phase {phase.name!r} of {'the base task' if base else 'a task'}"
+        fed, terms = self._fed(phase, base), self._counted(phase, base)
+
+        def refuse(slots: list[str], sentence: str) -> None:
+            if slots:
+                raise ValueError(f"{place} {sentence.format(', '.join(map(repr, slots)))}")
+
+        refuse(
+            [slot for slot in phase.slots or () if slot not in self.terms],
+            f"counts {{}}, but the slots are {', '.join(self.terms)}; correct or add them.",
+        )
+        if not terms:
+            raise ValueError(
+                f"{place} has no loss; give it a term that needs no teacher and has its batches."
+            )
+        refuse(
+            [slot for slot, term in terms.items() if not fed & set(term.streams)],
+            f"counts {{}}, but has only {', '.join(sorted(fed))} batches; leave it out of slots.",
+        )
+        if phase.mixup:
+            refuse(
+                [slot for slot, term in terms.items() if not term.takes_mixup],
+                "blends images, which {} can't take; set mixup=0, or take a CrossEntropy.",
+            )
+        if phase.teacher == "self":
+            refuse(
+                [slot for slot, term in terms.items() if term.needs_old_tasks],
+                "has itself for a teacher, but {} needs one of the old tasks; leave it out of its "
+                "slots, or set teacher='before'.",
+            )

@@ -1,6 +1,7 @@
 """The paper's methods: GKD, TKD, FDKD and RDKD, with or without adaptive weights."""
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,17 +11,24 @@ from densekd.losses.distill import DenseDistillation, Direction, Groups, Reducti
 from densekd.methods.adaptive_weights import AdaptiveWeights, Similarity, SizeRatio
 from densekd.methods.method import Method, Phase, Streams
 from densekd.methods.schedule import Schedules
+from densekd.methods.spec import MethodSpec
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Vectors
 from densekd.nn.classifier import Head
 
 DistilOn = Literal["both", "new"]
 
-GROUPS: dict[str, Groups] = {"gkd": "whole", "tkd": "each", "fdkd": "every", "rdkd": "random"}
-
-
-def dense_names() -> list[str]:
-    """The names of all distillations, with and without the adaptive weight."""
-    return [*GROUPS, *(f"{name}-adaptive" for name in GROUPS)]
+_GROUPS: dict[str, Groups] = {"gkd": "whole", "tkd": "each", "fdkd": "every", "rdkd": "random"}
+# All distillations, by name, with what `densekd methods` says of them.
+DISTILLATIONS = {
+    "gkd": "distils on all old classes together (Eq. 1)",
+    "tkd": "distils on each old task by itself (Eq. 2)",
+    "fdkd": "distils on every group of old tasks, exactly (Eq. 3)",
+    "rdkd": "distils on a random group of old tasks at each step (Eq. 4)",
+    "gkd-adaptive": "gkd with the adaptive weight (Eq. 5)",
+    "tkd-adaptive": "tkd with the adaptive weight",
+    "fdkd-adaptive": "fdkd with the adaptive weight",
+    "rdkd-adaptive": "rdkd with the adaptive weight: the paper's full method",
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class DenseOptions:
     """What the paper leaves open, with our defaults; docs/decisions/012 says why.
 
     Args:
-        lambda_base: the weight of the distillation, before what follows from the classes.
+        lambda_base: the weight of the distillation, before it is scaled by the numbers of classes.
         lambda_exponent: without adaptive weights, lambda is ``lambda_base (seen / new)^exponent``.
         temperature: tau.
         reduction: what a group's divergence is divided by, besides the batch size.
@@ -37,13 +45,13 @@ class DenseOptions:
         total: sum over groups instead of averaging; by default TKD sums and FDKD averages.
         skip_base: TKD leaves out the base task.
         single: RDKD keeps groups of one class, whose KL is 0, or draws again (``resample``).
-        draws: the groups that RDKD draws at each step.
-        per_image: RDKD draws for each image by itself.
+        draws: how many groups RDKD draws at each step.
+        per_image: RDKD draws groups for each image separately.
         distil_on: ``both`` batches, or only the ``new`` one.
         streams: ``split`` has one cross-entropy over the new logits for new images and one over
             all logits for exemplars; ``merged`` has one over all logits for both in one batch.
         similarity: how s, the distance between groups and new classes, is scaled.
-        size_ratio: the adaptive weight looks at the size of the ``group``, or of ``all`` old.
+        size_ratio: the adaptive weight uses the size of the ``group``, or of ``all`` old classes.
         vectors: the class vectors of old tasks are ``stored``, or ``recomputed`` from exemplars.
         head: the classifier.
     """
@@ -81,17 +89,17 @@ def dense(name: str, options: DenseOptions, schedules: Schedules) -> Method:
 
     with a batch of new images :math:`x_n` and one of exemplars :math:`x_e`.
     """
-    kind, _, adaptive = name.partition("-")
-    if name not in dense_names():
-        raise ValueError(f"There is no distillation {name!r}; there are {', '.join(GROUPS)}.")
     method = dataclasses.replace(finetune(options, schedules), name=name)
-    return method.with_term("kd", distillation(kind, bool(adaptive), options))
+    return method.with_term("kd", distillation(name, options))
 
 
-def distillation(kind: str, adaptive: bool, options: DenseOptions) -> Distil:
-    """The term of slot ``kd``."""
+def distillation(name: str, options: DenseOptions) -> Distil:
+    """The term of slot ``kd``, for one of `DISTILLATIONS`."""
+    if name not in DISTILLATIONS:
+        raise ValueError(f"There is no distillation {name!r}; there are {', '.join(_GROUPS)}.")
+    kind, _, adaptive = name.partition("-")
     loss = DenseDistillation(
-        GROUPS[kind],
+        _GROUPS[kind],
         options.temperature,
         options.reduction,
         options.tau_squared,
@@ -102,11 +110,11 @@ def distillation(kind: str, adaptive: bool, options: DenseOptions) -> Distil:
         draws=options.draws,
         per_image=options.per_image,
     )
-    weight: RatioWeight | AdaptiveWeights = RatioWeight(
-        options.lambda_base, options.lambda_exponent
-    )
+    weight: RatioWeight | AdaptiveWeights
     if adaptive:
         weight = AdaptiveWeights(options.lambda_base, options.similarity, options.size_ratio)
+    else:
+        weight = RatioWeight(options.lambda_base, options.lambda_exponent)
     streams: tuple[Stream, ...] = ("merged",)
     if options.streams == "split":
         streams = ("new",) if options.distil_on == "new" else ("new", "exemplars")
@@ -114,7 +122,7 @@ def distillation(kind: str, adaptive: bool, options: DenseOptions) -> Distil:
 
 
 def finetune(options: DenseOptions, schedules: Schedules) -> Method:
-    """The same without distillation: only the exemplars keep the old classes."""
+    """Replay without distillation: only the exemplars keep the old classes."""
     terms: dict[str, Term] = {"merged": CrossEntropy(["merged"], "all")}
     if options.streams == "split":
         terms = {
@@ -132,13 +140,24 @@ def finetune(options: DenseOptions, schedules: Schedules) -> Method:
 
 
 def joint(options: DenseOptions, schedules: Schedules) -> Method:
-    """An upper bound: each task is trained, by the base's schedule, on all images so far."""
+    """An upper bound: trains each task on all images so far, by the base task's schedule."""
+    phases = (Phase("train", schedules.base),)
     return Method(
         "joint",
         options.head,
         {"merged": CrossEntropy(["merged"], "all")},
-        base=(Phase("train", schedules.base),),
-        increment=(Phase("train", schedules.base),),
+        base=phases,
+        increment=phases,
         streams="merged",
         keeps="everything",
     )
+
+
+PAPER_METHODS = (
+    MethodSpec("finetune", "replay of exemplars, no distillation", DenseOptions, finetune),
+    MethodSpec("joint", "upper bound: all images of all tasks so far", DenseOptions, joint),
+    *(
+        MethodSpec(name, summary, DenseOptions, functools.partial(dense, name))
+        for name, summary in DISTILLATIONS.items()
+    ),
+)

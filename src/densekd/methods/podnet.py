@@ -1,4 +1,4 @@
-"""PODNet: several proxies per class, and pooled maps of all stages that stay near the old ones."""
+"""PODNet: several proxies per class, and a penalty on changes of the pooled feature maps."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,8 @@ from densekd.checks import check_choice
 from densekd.losses.classify import NcaMode, nca_loss
 from densekd.methods.feature_terms import LessForget, PodSpatial
 from densekd.methods.method import Method, Phase
-from densekd.methods.schedule import Schedule, Schedules
+from densekd.methods.schedule import Schedule, Schedules, same_for_all
+from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import RatioWeight, Step, Stream, Term
 from densekd.nn.classifier import Classifier
 from densekd.nn.proxies import ProxyClassifier
@@ -20,14 +21,14 @@ from densekd.nn.proxies import ProxyClassifier
 
 @dataclass(frozen=True)
 class PodnetOptions:
-    """What PODNet's option files set, with the values of podnet_cnn_cifar100.yaml.
+    """The options in PODNet's option files, with the values of podnet_cnn_cifar100.yaml.
 
     Args:
         spatial: the weight of POD-spatial is ``spatial sqrt(seen / new)``.
         flat: the weight of POD-flat is ``flat sqrt(seen / new)``.
         nca: the classification loss as ``released``, or as in the ``paper``.
         margin: of the NCA loss, on scores before they are scaled; only ``paper`` has one.
-        clamp: of gradients, in schedules that have none of their own.
+        clamp: clips gradients in schedules that have no clamp.
     """
 
     spatial: float = 3.0  # pod_spatial.scheduled_factor; 8 for ImageNet
@@ -68,7 +69,7 @@ class Nca(Term):
         return torch.stack(losses).sum()
 
     def loss(self, logits: Tensor, labels: Tensor, classifier: Classifier) -> Tensor:
-        """The loss of one batch, by logits of this classifier."""
+        """The loss of one batch of this classifier's logits."""
         if not isinstance(classifier, ProxyClassifier):
             raise ValueError(
                 "The NCA loss has a margin in scores, which a "
@@ -99,25 +100,25 @@ def podnet(options: PodnetOptions, schedules: Schedules) -> Method:
 def with_proxies(
     name: str, terms: Mapping[str, Term], schedules: Schedules, clamp: float
 ) -> Method:
-    """A method with PODNet's classifier and phases, and losses of its own.
+    """A method with PODNet's classifier and phases, and terms of its own.
 
     New proxies are imprinted; those of old classes don't change. Then the proxies of all classes,
-    and nothing else, are trained by the same losses on as many images of each class; the network
-    stays in training mode, so that batch norm's running statistics move.
+    and nothing else, are trained by the same terms on balanced exemplars; batch norm stays in
+    training mode there.
 
     Args:
-        name: what it is called.
+        name: of the method.
         terms: its losses.
         schedules: with a ``finish``, the schedule of the second phase.
-        clamp: of gradients, in schedules that have none of their own.
+        clamp: clips gradients in schedules that have no clamp.
     """
     if schedules.finish is None:
         raise ValueError(
             f"{name} ends each later task by fine-tuning: give the schedules a finish."
         )
     base, increment, finish = (
-        _clamped(schedule, clamp)
-        for schedule in (schedules.base, schedules.increment, schedules.finish)
+        each if each.clamp is not None else dataclasses.replace(each, clamp=clamp)
+        for each in (schedules.base, schedules.increment, schedules.finish)
     )
     return Method(
         name,
@@ -133,5 +134,47 @@ def with_proxies(
     )
 
 
-def _clamped(schedule: Schedule, clamp: float) -> Schedule:
-    return dataclasses.replace(schedule, clamp=clamp) if schedule.clamp is None else schedule
+def proxy_schedules(
+    epochs: int, lr: float, finish_lr: float, batch_size: int, weight_decay: float
+) -> Schedules:
+    """PODNet's schedules: a cosine to 0, then 20 epochs of fine-tuning at a constant rate."""
+    train = Schedule(epochs, lr, lr_end=0.0, batch_size=batch_size, weight_decay=weight_decay)
+    finish = dataclasses.replace(train, epochs=20, lr=finish_lr, decay="constant", lr_end=1e-4)
+    return same_for_all(train, finish)
+
+
+# What AFC, a fork of PODNet, has too.
+BRIGHTNESS = 63 / 255
+NETWORK_REASON = "it compares feature maps, which other networks rectify"
+SMALL_PROXY_SCHEDULES = proxy_schedules(160, 0.1, 0.05, 128, 5e-4)
+DIGITS_PROXY_SCHEDULES = same_for_all(
+    Schedule(20, 0.1, lr_end=0.0, batch_size=32), Schedule(10, 0.05, "constant", batch_size=32)
+)
+_ON_IMAGENET = PodnetOptions(spatial=8.0, flat=10.0)
+
+PODNET = MethodSpec(
+    "podnet",
+    "pooled maps kept near, ten proxies a class",
+    PodnetOptions,
+    podnet,
+    {
+        "small": Published(
+            PodnetOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=BRIGHTNESS
+        ),
+        "imagenet100": Published(
+            _ON_IMAGENET,
+            proxy_schedules(90, 0.05, 0.01, 64, 5e-4),
+            "podnet18",
+            brightness=BRIGHTNESS,
+        ),
+        "imagenet": Published(
+            _ON_IMAGENET,
+            proxy_schedules(90, 0.05, 0.01, 64, 1e-4),
+            "podnet18",
+            brightness=BRIGHTNESS,
+        ),
+        "digits": Published(PodnetOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
+    },
+    network_prefix="podnet",
+    network_reason=NETWORK_REASON,
+)

@@ -114,3 +114,8 @@ def stepped(
         weight_decay=weight_decay,
         factor=factor,
     )
+
+
+# Ours, for the methods that nobody published settings for digits of: small batches, since digits
+# are few, so that there are enough steps.
+DIGITS_SCHEDULE = Schedule(20, 0.1, batch_size=32)

@@ -23,12 +23,12 @@ Vectors = Literal["stored", "recomputed"]
 
 
 class View(NamedTuple):
-    """What the networks make of one batch."""
+    """One batch: its labels, and the outputs of student and teacher."""
 
     labels: Tensor  # int64 [B], ranks in learning order
     student: Outputs
-    teacher: Outputs | None  # there is none in the base task, or where no term asks for it
-    blend: Blend | None = None  # what was mixed into the images, if anything
+    teacher: Outputs | None  # None in the base task, or where no term needs it
+    blend: Blend | None = None  # the images and labels that mixup blended in
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Step:
 
     Args:
         views: the batch of each stream; the base task has no ``exemplars``.
-        old: the sizes of the tasks learned before, in order; with a teacher from outside, those
+        old: the sizes of the tasks learned before, in order; with an external teacher, of those
             that its classes are divided into.
         added: the number of new classes.
         generator: draws groups; the same on all ranks.
-        network: what is trained, for terms that look at its parameters.
+        network: the one being trained, for terms that use its parameters.
     """
 
     views: Mapping[Stream, View]
@@ -53,14 +53,13 @@ class Step:
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What terms see before a task is trained, and after it.
+    """What terms see before and after a task is trained.
 
     Args:
-        task: what is being learned.
+        task: the task being learned.
         old: the sizes of the tasks learned before.
         exemplars: of the old classes; None if there are none.
-        features: images to pooled features ``[n, D]``, by the network before the task or, when
-            it was trained, after it.
+        features: maps images to pooled features ``[n, D]`` by ``network``.
         network: the network before the task, or after it.
         batches: one epoch of new images and exemplars in one shuffle, augmented; the same on
             all ranks.
@@ -75,13 +74,19 @@ class TaskContext:
 
 
 class Term(ABC):
-    """What terms have in common; most keep nothing from task to task.
+    """A weighted loss on some of the batches; most terms keep nothing from task to task.
+
+    A subclass says what it needs: ``needs_teacher``, the teacher's outputs; ``needs_old_tasks``, a
+    teacher of the old tasks, which the network itself is not. With ``takes_mixup`` it is right for
+    blended images too: it ignores labels, or counts both.
 
     Args:
         streams: the batches it is taken on, as far as there are such batches.
     """
 
     needs_teacher = False
+    needs_old_tasks = False
+    takes_mixup = False
 
     def __init__(self, streams: Iterable[Stream]) -> None:
         self.streams = tuple(streams)
@@ -90,11 +95,11 @@ class Term(ABC):
 
     @property
     def formula(self) -> str:
-        """The term as people read it: x are images of a stream, z logits, f features."""
+        """The term in plain text: x are images of a stream, z logits, f features."""
         return type(self).__name__
 
     def begin(self, context: TaskContext) -> dict[str, float]:
-        """Look at a task before it is trained; returns numbers worth recording, by name."""
+        """Prepare for a task before it is trained; returns numbers to record, by name."""
         return {}
 
     @abstractmethod
@@ -102,14 +107,14 @@ class Term(ABC):
         """The weighted loss of one step, a scalar."""
 
     def end(self, context: TaskContext) -> None:  # noqa: B027 - most have nothing to do
-        """Look at a task after it was trained."""
+        """Update what is kept, after a task was trained."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """What is kept from task to task, as tensors by name."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027
-        """Replace what is kept by what `state_dict` gave."""
+        """Restore what `state_dict` gave."""
 
     def views(self, step: Step) -> list[View]:
         """The batches of this step that the term is taken on."""
@@ -123,9 +128,11 @@ class CrossEntropy(Term):
         streams: the batches it is taken on.
         over: the softmax is over the logits of the ``new`` classes or of ``all`` seen so far.
             In the base task they are the same.
-        base_smoothing: in the base task, the share of a label that goes to all classes alike.
-        weight: what it is multiplied by.
+        base_smoothing: label smoothing in the base task.
+        weight: multiplies the term.
     """
+
+    takes_mixup = True
 
     def __init__(
         self,
@@ -152,7 +159,7 @@ class CrossEntropy(Term):
     def __call__(self, step: Step) -> Tensor:
         """``-weight log softmax(z)_y``, the mean over images.
 
-        Of a blended image it is the mean over both labels, each by its share.
+        For a blended image, the mean over both labels, weighted by their shares.
         """
         first = sum(step.old) if self.over == "new" else 0
         smoothing = 0.0 if step.old else self.base_smoothing
@@ -185,24 +192,24 @@ class RatioWeight:
         return f"{self.base:g}{ratio}"
 
     def of(self, old: int, new: int) -> float:
-        """The weight with so many old and new classes."""
+        """The weight for these numbers of old and new classes."""
         return float(self.base * ((old + new) / new) ** self.exponent)
 
 
 class Distil(Term):
     """Dense distillation: ``lambda KL`` on each stream, summed.
 
-    A group that is drawn is the same for all streams of a step.
+    All streams of a step use the same drawn group.
 
     Args:
         streams: the batches it is taken on.
         loss: which groups, at which temperature.
-        weight: one number by the numbers of classes, or a weight for each group.
+        weight: one number that depends on the numbers of classes, or one for each group.
         vectors: with adaptive weights, the class vectors of old tasks are those ``stored`` when
             they were learned, or are ``recomputed`` from the exemplars before each task.
     """
 
-    needs_teacher = True
+    needs_teacher = needs_old_tasks = takes_mixup = True
 
     def __init__(
         self,
@@ -236,7 +243,7 @@ class Distil(Term):
         return f"lambda [{streams}], {groups}, {weight}, {scale}"
 
     def begin(self, context: TaskContext) -> dict[str, float]:
-        """Compare the new classes with the old; records lambda, or s of all old classes."""
+        """Measure the distance of the new classes; records lambda, or s of all old classes."""
         old, added = context.old, len(context.task.classes)
         if not old:
             return {}
@@ -275,7 +282,7 @@ class Distil(Term):
         return {} if isinstance(self.weight, RatioWeight) else self.weight.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the class vectors by those that `state_dict` gave."""
+        """Restore the class vectors that `state_dict` gave."""
         if isinstance(self.weight, AdaptiveWeights):
             self.weight.load_state_dict(state)
 

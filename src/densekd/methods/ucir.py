@@ -1,4 +1,4 @@
-"""UCIR: a cosine classifier whose features stay near the old ones, and whose classes stay apart."""
+"""UCIR: a cosine classifier, a penalty on changed features, and a margin between classes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,19 +9,20 @@ from torch import Tensor
 from densekd.losses.margin import margin_ranking
 from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method, Phase
-from densekd.methods.schedule import Schedules
+from densekd.methods.schedule import DIGITS_SCHEDULE, Schedules, same_for_all, stepped
+from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Step, Stream, Term
 from densekd.nn.classifier import CosineClassifier
 
 
 @dataclass(frozen=True)
 class UcirOptions:
-    """What UCIR's scripts set, by their defaults for CIFAR-100.
+    """The options of UCIR's scripts, with their defaults for CIFAR-100.
 
     Args:
         lambda_base: the weight of less-forget is ``lambda_base sqrt(old / new)``.
         margin: how far an image's own old class has to be ahead of new ones, in cosines.
-        k: with how many new classes, the nearest, it is compared.
+        k: how many of the nearest new classes it is compared with.
         ranking_weight: the weight of the margin ranking.
     """
 
@@ -34,14 +35,14 @@ class UcirOptions:
 class MarginRanking(Term):
     """UCIR's margin ranking: keeps exemplars of old classes away from new classes.
 
-    It compares cosines, which it gets from the logits by taking off the classifier's scale, so
-    that the scale gets no gradient of it. In the base task no class is old, and it is 0.
+    It compares cosines: logits divided by the classifier's scale, so that the scale gets no
+    gradient from it. In the base task no class is old, and the term is 0.
 
     Args:
         streams: the batches it is taken on.
-        margin: how far ahead.
-        k: how many new classes to compare with; with fewer new classes, all of them.
-        weight: what it is multiplied by.
+        margin: how far an image's own class has to be ahead.
+        k: how many new classes to compare with, at most.
+        weight: multiplies the term.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ def ucir(options: UcirOptions, schedules: Schedules) -> Method:
 
     .. math:: L = CE(z_{all}(x)) + \lambda (1 - \cos(f(x), f_{old}(x))) + L_{mr}(x)
 
-    New weights are imprinted; those of old classes don't change. If the schedules has a ``finish``,
-    the weights of all classes, and nothing else, are then trained on as many images of each class.
+    New weights are imprinted; those of old classes don't change. With a ``finish``, the weights of
+    all classes, and nothing else, are then trained on balanced exemplars.
     """
     terms: dict[str, Term] = {
         "ce": CrossEntropy(["merged"], "all"),
@@ -107,3 +108,24 @@ def ucir(options: UcirOptions, schedules: Schedules) -> Method:
         streams="merged",
         imprints=True,
     )
+
+
+SMALL_SCHEDULE = stepped(160, 0.1, (80, 120), 5e-4)
+LARGE_SCHEDULE = stepped(90, 0.1, (30, 60))
+_ON_IMAGENET = UcirOptions(lambda_base=10.0)
+
+UCIR = MethodSpec(
+    "ucir",
+    "cosine classifier, less-forget and margin ranking",
+    UcirOptions,
+    ucir,
+    {
+        "small": Published(UcirOptions(), same_for_all(SMALL_SCHEDULE)),
+        "imagenet100": Published(_ON_IMAGENET, same_for_all(LARGE_SCHEDULE), "ucir18"),
+        # Only the script for ImageNet-1000 fine-tunes on balanced exemplars.
+        "imagenet": Published(
+            _ON_IMAGENET, same_for_all(LARGE_SCHEDULE, stepped(20, 0.01, (10,))), "ucir18"
+        ),
+        "digits": Published(UcirOptions(), same_for_all(DIGITS_SCHEDULE)),
+    },
+)

@@ -240,7 +240,7 @@ def _digest(images: UpdateImages, options: TeachOptions) -> str:
 
 def _images_per_epoch(images: UpdateImages, config: Config) -> int:
     """The number of new images in an epoch, repetitions counted."""
-    if config.data.even:
+    if config.data.oversample_rare:
         return int(oversampling_counts(images.train.labels).sum())
     return len(images.train)
 

@@ -3,15 +3,16 @@
 import dataclasses
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
+from densekd.config.defaults import default_settings
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import given, merge, override
-from densekd.methods.registry import HOSTS
+from densekd.methods.registry import baseline_of
 from densekd.model.images import OnKnownClass
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 
@@ -95,8 +96,7 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
     """
     chosen = override(_option_tree(options), options.overrides)
     if before is None:
-        method = given(chosen, "method", "name") or METHOD
-        config = resolve(merge(_new_model_tree(method, size), chosen))
+        config = resolve(_new_model_tree(chosen, size))
     else:
         config = resolve(merge(tomllib.loads(as_toml(before)), chosen))
         _check_fixed(before, config)
@@ -114,7 +114,7 @@ def with_schedule(
     whether new images and exemplars share a batch.
     """
     chosen = override({}, options.overrides)
-    if config.method.host not in HOSTS:
+    if baseline_of(config.method.name) is None:
         if given(chosen, "training", part, "batch_size") is None:
             schedule = dataclasses.replace(getattr(config.training, part), batch_size=_BATCH)
             training = dataclasses.replace(config.training, **{part: schedule})
@@ -204,17 +204,21 @@ class _Trial(Callback):
         return self.user_stopped or (enough and self.batches > 0)
 
 
-def _new_model_tree(method: str, size: int) -> dict[str, Any]:
-    """The default settings of a new model for images of a size."""
+def _new_model_tree(chosen: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """The settings of a new model for images of a size: those chosen, and defaults for the rest."""
+    method = given(chosen, "method", "name") or METHOD
     tree: dict[str, Any] = {
         "network": _SMALL_NETWORK if size <= _LARGEST else _LARGE_NETWORK,
-        "data": {"source": "folder:.", "image_size": size, "even": True},
+        "data": {"source": "folder:.", "image_size": size, "oversample_rare": True},
         "augment": {"padding": max(1, size // 8), "flip": True},
         "method": {"name": method},
     }
-    if str(method).partition("+")[0] not in HOSTS:
-        tree["training"] = {part: {"lr": _LR} for part in ("base", "increment")}
-    return tree
+    if baseline_of(str(method)) is not None:
+        return merge(tree, chosen)
+    # The paper's methods were measured with the settings for small images: keep these at any size.
+    small = default_settings(merge(tree, chosen, {"data": {"image_size": _LARGEST}}))
+    rates = {"training": {part: {"lr": _LR} for part in ("base", "increment")}}
+    return merge({key: small[key] for key in ("method", "training")}, rates, tree, chosen)
 
 
 def _option_tree(options: TeachOptions) -> dict[str, Any]:

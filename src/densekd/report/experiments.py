@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from densekd.config.settings_tree import INERT_KEYS
 from densekd.report.groups import Group
-from densekd.report.labels import NEUTRAL, shortened_schedule
+from densekd.report.labels import shortened_schedule
 from densekd.report.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
 from densekd.report.statistics import Summary
 from densekd.report.tables import Cell, CellKind, Column, Row, Table
@@ -75,7 +76,7 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
         for each in record["runs"]
     )
     given = flat(record.get("settings") or {})
-    changes = {key: value for key, value in given.items() if key not in NEUTRAL}
+    changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
     return SweepResults(experiment, changes, float(record.get("seconds") or 0), entries)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from densekd.config.settings_tree import INERT_KEYS
+
 FlatSettings = Mapping[str, Any]  # by dotted names
 
 # Settings that usually follow from others, and say little by themselves.
@@ -17,8 +19,6 @@ _DERIVED = (
 )
 # Settings that belong to the protocol or the replicate rather than to the method.
 _SHARED = ("seed", "epochs", "data.", "scenario.", "memory.per_class", "memory.total")
-# Settings that can't change a result.
-NEUTRAL = ("data.dir", "engine.workers")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def _data(settings: FlatSettings) -> str:
         parts.append(f"classes of {file}")
     if most := settings.get("data.per_class"):
         parts.append(f"{most} images a class")
-    if settings.get("data.even"):
+    if settings.get("data.oversample_rare") or settings.get("data.even"):
         parts.append("rare classes more often")
     return ", ".join(parts)
 
@@ -97,7 +97,7 @@ def method_labels(several: Sequence[FlatSettings]) -> list[str]:
     for rival, settings in zip(rivals, several, strict=True):
         alike.setdefault(rival, []).append(settings)
     every = dict.fromkeys(key for settings in several for key in settings)
-    keys = [key for key in every if not key.startswith((*_SHARED, *NEUTRAL))]
+    keys = [key for key in every if not key.startswith((*_SHARED, *INERT_KEYS))]
     different = {rival: _distinguishing(group, keys) for rival, group in alike.items()}
     return [
         _described(rival[0], settings, different[rival])
@@ -109,7 +109,7 @@ def run_labels(several: Sequence[FlatSettings]) -> list[str]:
     """The method of each run, and which of all its settings distinguish it from the others."""
     # Only settings that all runs have: others belong to one method and distinguish nothing.
     shared = [key for key in several[0] if all(key in settings for settings in several)]
-    keys = [key for key in shared if key != "method.name" and not key.startswith(NEUTRAL)]
+    keys = [key for key in shared if key != "method.name" and not key.startswith(INERT_KEYS)]
     different = _distinguishing(several, keys)
     return [_described(settings["method.name"], settings, different) for settings in several]
 

@@ -90,5 +90,9 @@ def make_settings(
         brightness=config.augment.brightness,
     )
     return Settings(
-        augment, config.seed, engine, config.engine.workers, oversample_rare=config.data.even
+        augment,
+        config.seed,
+        engine,
+        config.engine.workers,
+        oversample_rare=config.data.oversample_rare,
     )

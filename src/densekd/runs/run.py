@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from densekd.config.schema import CommonConfig, Config, as_toml, as_tree, base_settings, influential
+from densekd.config.digests import base_settings, influential
+from densekd.config.schema import CommonConfig, Config, as_toml, as_tree
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import join_splits
 from densekd.data.scenario import Task
 from densekd.files import write_atomically
-from densekd.methods.registry import what_kd_does
+from densekd.methods.registry import baseline_of, what_kd_does
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog
 from densekd.runs.load_run import restore
@@ -77,13 +78,15 @@ def in_folder(
 
 
 def _warn_of_network(config: Config) -> None:
-    """PODNet and AFC compare feature maps of a network that was made for it."""
-    method, network = config.method.host, config.network
-    if method in ("podnet", "afc") and not network.startswith("podnet"):
+    """Warn of a network that the baseline is not meant for."""
+    baseline, network = baseline_of(config.method.name), config.network
+    if baseline is not None and not network.startswith(baseline.network_prefix):
         logger.warning(
-            "%s is meant for the networks podnet14, podnet32, ... and podnet18; with %s it "
-            "compares feature maps after the ReLU.",
-            *(method, network),
+            "%s is meant for networks such as %s, not for %s: %s.",
+            baseline.name,
+            baseline.published_for("small").network,
+            network,
+            baseline.network_reason,
         )
 
 

@@ -10,13 +10,11 @@ from densekd.compression.config import (
     resolve_compression,
     teacher_settings,
 )
-from densekd.config.schema import EngineConfig, base_settings, resolve, uniform
-from densekd.config.settings_tree import digest, merge, plain
+from densekd.config.digests import base_settings
+from densekd.config.schema import EngineConfig, resolve
+from densekd.config.settings_tree import INERT_KEYS, digest, merge, plain, uniform
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
-
-# They change no result, so they make no other sweep of it.
-_INERT = ("data.dir", "engine.workers")
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
 
 def _name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:
     """Of the sweep's folder; what makes other numbers makes another name."""
-    matters = {key: value for key, value in flat(changes).items() if key not in _INERT}
+    matters = {key: value for key, value in flat(changes).items() if key not in INERT_KEYS}
     parts = [experiment.name]
     if scale is not None:
         parts.append(f"at-{scale:g}")

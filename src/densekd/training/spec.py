@@ -1,4 +1,4 @@
-"""What a learner is made of, by name where it has one, so that it can be written down."""
+"""The parts of a learner, and how they are written to JSON and read again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ from torch import nn
 
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota
+from densekd.methods.defaults import default_lambda, method_defaults
 from densekd.methods.method import Method
 from densekd.methods.paper import DenseOptions
-from densekd.methods.registry import HOSTS, make_method
-from densekd.methods.released import Released, released
-from densekd.methods.schedule import Schedules
+from densekd.methods.registry import make_method
+from densekd.methods.spec import DataKind
 from densekd.nn.adapter import as_backbone
 from densekd.nn.network import Backbone
 from densekd.nn.registry import make_backbone
 from densekd.seeds import Seeds
 from densekd.training.settings import InferredAugment, Settings
 
-# Of the settings that the baselines were released with, those for small images.
-_KIND = "small"
+# A learner doesn't know its data when it is made.
+_KIND: DataKind = "small"
 
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """What a learner is made of, as it was given.
+    """The parts of a learner as the user gave them.
 
     Args:
-        backbone: a module, or the name of one such as ``resnet32``.
-        method: or the name of one such as ``rdkd``, with the settings that are usual for it.
-        memory: how exemplars are kept, or how many a class may keep.
+        backbone: a module, or a name such as ``resnet32``.
+        method: a method, or a name such as ``rdkd``, which gets its default settings.
+        memory: an exemplar memory, or how many exemplars to keep per class.
         settings: what does not depend on the method.
-        epochs: of the base task; those of later tasks are shortened in proportion.
+        epochs: of the base task; later tasks are shortened in proportion. Only with a name.
     """
 
     backbone: Backbone | nn.Module | str
@@ -43,7 +43,7 @@ class LearnerSpec:
     epochs: int | None = None
 
     def make_backbone(self) -> Backbone:
-        """The backbone; the weights of one that was named are drawn from the seed."""
+        """The backbone; a named one draws its weights from the seed."""
         if not isinstance(self.backbone, str):
             return as_backbone(self.backbone)
         with torch.random.fork_rng(devices=[]):
@@ -51,29 +51,28 @@ class LearnerSpec:
             return make_backbone(self.backbone)
 
     def make_method(self) -> Method:
-        """The method."""
+        """The method; a named one has the defaults for small images."""
         if isinstance(self.method, Method):
             if self.epochs is not None:
                 raise ValueError("epochs go with the name of a method; a Method has its own.")
             return self.method
-        known = _released(self.method)
-        schedules = Schedules() if known is None else known.schedules
+        known = method_defaults(self.method, _KIND)
+        schedules = known.schedules
         if self.epochs is not None:
             schedules = schedules.scaled(self.epochs / schedules.base.epochs)
-        options = DenseOptions(lambda_base=_lambda_base(self.method))
-        own = None if known is None else known.options
-        return make_method(self.method, options, schedules, own)
+        options = DenseOptions(lambda_base=default_lambda(self.method, _KIND))
+        return make_method(self.method, options, schedules, known.options)
 
     def make_memory(self) -> ExemplarMemory:
-        """The memory; by a baseline's name, exemplars are selected as it was released."""
+        """The memory; a named baseline selects exemplars as it was published."""
         if isinstance(self.memory, ExemplarMemory):
             return self.memory
-        known = _released(self.method) if isinstance(self.method, str) else None
-        return ExemplarMemory(Quota(self.memory), "random" if known is None else known.selection)
+        name = self.method if isinstance(self.method, str) else ""
+        return ExemplarMemory(Quota(self.memory), method_defaults(name, _KIND).selection)
 
 
 def describe_spec(spec: LearnerSpec) -> dict[str, Any]:
-    """What JSON can hold of the spec; None stands for what can't be written down."""
+    """The spec as JSON; None for a part that JSON can't hold, such as a module."""
     memory = spec.make_memory()
     return {
         "backbone": spec.backbone if isinstance(spec.backbone, str) else None,
@@ -88,7 +87,7 @@ def describe_spec(spec: LearnerSpec) -> dict[str, Any]:
 
 
 def restore_spec(description: Mapping[str, Any], given: Mapping[str, Any]) -> LearnerSpec:
-    """The spec that were described, but for those given; device and precision are chosen anew."""
+    """The spec that was described, with the given parts replaced; the engine is chosen anew."""
     found: dict[str, Any] = {
         name: description.get(name) for name in ("backbone", "method", "memory", "settings")
     }
@@ -108,7 +107,7 @@ def restore_spec(description: Mapping[str, Any], given: Mapping[str, Any]) -> Le
 
 
 def describe_augment(augment: Augment) -> dict[str, Any] | None:
-    """What JSON can hold of an augmentation; None for one of one's own."""
+    """The augmentation as JSON; None for a user's own class."""
     kept = {"flip": augment.flip, "brightness": augment.brightness}
     if type(augment) is InferredAugment:
         return {"padding": None if augment.by_size else augment.padding, **kept}
@@ -124,19 +123,6 @@ def restore_augment(description: Mapping[str, Any]) -> Augment:
     mean, std = (tuple(description[name]) for name in ("mean", "std"))
     rest = {name: x for name, x in description.items() if name not in ("mean", "std")}
     return Augment(mean, std, **rest)
-
-
-def _released(method: str) -> Released | None:
-    host = method.partition("+")[0]
-    return released(host, _KIND) if host in HOSTS else None
-
-
-def _lambda_base(method: str) -> float:
-    """The weight of a dense distillation on CIFAR; docs/decisions/012 and 016 say why."""
-    value = 20.0 if method.endswith("-adaptive") else 5.0
-    if method.startswith("icarl+"):
-        value *= 0.1 / released("icarl", _KIND).schedules.increment.lr
-    return value
 
 
 def _memory(description: Mapping[str, Any]) -> ExemplarMemory:

@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.methods.registry import HOSTS, METHODS
+from densekd.methods.registry import BASELINES, METHODS
 
 
 def output(*arguments: str) -> str:
@@ -14,8 +14,8 @@ def output(*arguments: str) -> str:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_explained_and_a_baseline_has_settings_of_its_own(name: str) -> None:
     text = output(name)
-    assert text.startswith(f"{name}: {METHODS[name]}.")
-    assert ("Own settings, method." in text) == (name in HOSTS)
+    assert text.startswith(f"{name}: {METHODS[name].summary}.")
+    assert ("Own settings, method." in text) == (name in BASELINES)
 
 
 def test_ccil_says_what_can_be_had_for_its_base_task() -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
+from densekd.methods.terms import CrossEntropy
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog, read_epochs
 from densekd.training.callbacks import TrainingProgress
 
 METHOD = Method(
     "two-phased",
     "linear",
-    {},
+    {"new": CrossEntropy(["new"], "new")},
     base=(Phase("train", Schedule(epochs=4)),),
     increment=(Phase("train", Schedule(epochs=3)), Phase("balance", Schedule(epochs=2))),
 )

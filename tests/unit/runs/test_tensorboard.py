@@ -7,6 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
+from densekd.methods.terms import CrossEntropy
 from densekd.runs.record import StepRecord
 from densekd.runs.tensorboard import TensorBoardWriter
 from densekd.training.callbacks import TrainingProgress
@@ -14,7 +15,7 @@ from densekd.training.callbacks import TrainingProgress
 METHOD = Method(
     "two-phased",
     "linear",
-    {},
+    {"new": CrossEntropy(["new"], "new")},
     base=(Phase("train", Schedule(epochs=4)),),
     increment=(Phase("train", Schedule(epochs=3)), Phase("balance", Schedule(epochs=2))),
 )

@@ -1,0 +1,62 @@
+"""The settings that a result depends on; their digests name run folders and trained bases."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from densekd.config.schema import Config, as_tree
+from densekd.config.settings_tree import INERT_KEYS, plain
+from densekd.methods.registry import baseline_of
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+# The baselines whose sections are None in the digest of a run of another method: those that there
+# were when sections of other methods were first left out. More would rename existing run folders.
+_DIGESTED_SECTIONS = ("afc", "bic", "ccil", "icarl", "icarl_softmax", "podnet", "ucir")
+
+
+def influential(config: "DataclassInstance") -> dict[str, Any]:
+    """The settings that can change a result, for digests that name run folders.
+
+    They keep the shape that they first had, so that existing folders are found.
+    """
+    tree = as_tree(config)
+    for key in INERT_KEYS:
+        section, name = key.split(".")
+        del tree[section][name]
+    if tree["data"].pop("oversample_rare"):
+        tree["data"]["even"] = True
+    if isinstance(tree["method"], dict):
+        tree["method"] = {
+            key: value
+            for key, value in tree["method"].items()
+            if value is not None or key in _DIGESTED_SECTIONS
+        }
+    return tree
+
+
+def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
+    """What the base task's result depends on; runs that agree in it share a trained base.
+
+    Args:
+        config: the run's settings.
+        base_classes: the number of classes of the base task.
+    """
+    tree = influential(config)
+    method = config.method.make(config.schedules())
+    baseline = baseline_of(config.method.name)
+    # Such as CCIL's generations, which have a schedule of their own.
+    further = {p.name: plain(dataclasses.asdict(p.schedule)) for p in method.base[1:]}
+    return {
+        **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
+        "order": tree["scenario"]["order"],
+        "classes": base_classes,
+        "head": method.head,
+        # Batches of the two kinds are drawn from streams of different names.
+        "streams": method.streams,
+        # All of the paper's methods learn the base alike, baselines each in their own way.
+        "method": baseline and {baseline.name: tree["method"][baseline.key], **further},
+        # How many images are held out of training follows from how many are kept.
+        **({"memory": tree["memory"]} if method.held_out else {}),
+        "schedule": plain(dataclasses.asdict(config.schedules().base)),
+    }

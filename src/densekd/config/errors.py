@@ -1,0 +1,94 @@
+"""One sentence for a wrong setting: its name, its value, and what it may be."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ValidationError
+
+from densekd.config.settings_tree import given
+from densekd.methods.registry import BASELINES, baseline_of
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    NoneType: "none",
+    tuple[int, ...]: "a list of whole numbers",
+}
+
+
+def error_sentence(error: ValidationError, tree: Mapping[str, Any], kind: type) -> str:
+    """Describe the first error, but a misspelt key before the errors that follow from it.
+
+    Args:
+        error: why ``tree`` is not a ``kind``.
+        tree: the settings, defaults included.
+        kind: the dataclass of the settings.
+    """
+    errors = error.errors(include_url=False)
+    unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]
+    first = (unknown or errors)[0]
+    path = [str(part) for part in first["loc"]]
+    settings = _settings(kind)
+    if unknown:
+        own = baseline_of(str(given(tree, "method", "name")))
+        foreign = tuple(f"method.{spec.key}." for spec in BASELINES.values() if spec is not own)
+        return _no_setting(path, {k: v for k, v in settings.items() if not k.startswith(foreign)})
+    if first["type"] == "json_invalid":
+        return "A setting contains bytes that are not text; rename what it names."
+    while ".".join(path) not in settings:
+        path.pop()  # the item of a list, or the member of a union
+    key = ".".join(path)
+    if first["type"] == "value_error":
+        return f"{key}: {first['ctx']['error']}"
+    *others, last = _choices(settings[key])
+    expected = f"{', '.join(others)} or {last}" if others else last
+    return f"{key} must be {expected}, not {given(tree, *path)!r}."
+
+
+def _settings(section: type, prefix: str = "") -> dict[str, Any]:
+    """The types of all settings and sections, by dotted key."""
+    settings: dict[str, Any] = {}
+    for name, kind in get_type_hints(section, include_extras=True).items():
+        settings[prefix + name] = kind
+        for member in get_args(kind) or (kind,):  # a section, or one that may be missing
+            if isinstance(member, type) and dataclasses.is_dataclass(member):
+                settings |= _settings(member, f"{prefix}{name}.")
+    return settings
+
+
+def _choices(kind: Any) -> list[str]:
+    """What a setting of a type may be, in words."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return [str(get_args(kind)[1].description)]
+    if origin is Literal:
+        return [repr(choice) for choice in get_args(kind)]
+    if origin in (Union, UnionType):
+        return [choice for member in get_args(kind) for choice in _choices(member)]
+    if dataclasses.is_dataclass(kind):
+        return [f"a section with {', '.join(get_type_hints(kind))}"]
+    return [_WORDS[kind]]
+
+
+def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """Propose the most similar key, or list the keys of the section."""
+    key = ".".join(path)
+
+    def likeness(known: str) -> tuple[float, float]:
+        leaf = difflib.SequenceMatcher(None, path[-1], known.rpartition(".")[2]).ratio()
+        return leaf, difflib.SequenceMatcher(None, key, known).ratio()
+
+    # Compare the last part first: it may exist in another section.
+    near = max(settings, key=likeness)
+    if likeness(near)[0] >= 0.6:
+        return f"{key} is not a setting; did you mean {near}?"
+    section = ".".join([*path[:-1], ""])
+    names = [k.removeprefix(section) for k in settings if k.startswith(section)]
+    return f"{key} is not a setting; there are {', '.join(n for n in names if '.' not in n)}."
