@@ -13,7 +13,7 @@ from densekd.cli.options import DataDir, command, option
 
 # Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:
-    from densekd.data.cifar import Name
+    from densekd.data.cifar import CifarName
     from densekd.data.dataset import Dataset
 
 _Counts = Mapping[str, Mapping[str, int]]
@@ -111,7 +111,7 @@ for _command in (list_command, check_command, get_command):
     _command.add_to(data_app)
 
 
-def _get_cifar(name: "Name", where: Path) -> None:
+def _get_cifar(name: "CifarName", where: Path) -> None:
     from densekd.data import cifar
 
     place = cifar.find_cifar(name, where)
@@ -130,7 +130,7 @@ def _get_cifar(name: "Name", where: Path) -> None:
     typer.echo(f"{name} is downloaded and intact: {output.safe(place)}.")
 
 
-def _check_cifar(name: "Name", where: Path) -> None:
+def _check_cifar(name: "CifarName", where: Path) -> None:
     from densekd.data import cifar
 
     states = cifar.check_cifar(name, where)

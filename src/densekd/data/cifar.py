@@ -15,15 +15,15 @@ import torch
 from densekd.checks import check_choice
 from densekd.data.dataset import Channels, Dataset, OnProgress, PixelImages, Split
 
-Name = Literal["cifar10", "cifar100"]
+CifarName = Literal["cifar10", "cifar100"]
 Status = Literal["intact", "damaged", "missing"]
 
 
 @dataclass(frozen=True)
-class Official:
+class OfficialFiles:
     """The official files of a data set."""
 
-    name: Name
+    name: CifarName
     folder: str
     archive: str
     url: str
@@ -35,8 +35,8 @@ class Official:
     std: Channels
 
 
-OFFICIAL: dict[Name, Official] = {
-    "cifar10": Official(
+OFFICIAL: dict[CifarName, OfficialFiles] = {
+    "cifar10": OfficialFiles(
         name="cifar10",
         folder="cifar-10-batches-py",
         archive="cifar-10-python.tar.gz",
@@ -56,7 +56,7 @@ OFFICIAL: dict[Name, Official] = {
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
     ),
-    "cifar100": Official(
+    "cifar100": OfficialFiles(
         name="cifar100",
         folder="cifar-100-python",
         archive="cifar-100-python.tar.gz",
@@ -88,7 +88,7 @@ class FileStatus:
 
 
 def load_cifar(
-    name: Name, data_dir: Path, *, download: bool = True, on_progress: OnProgress | None = None
+    name: CifarName, data_dir: Path, *, download: bool = True, on_progress: OnProgress | None = None
 ) -> Dataset:
     """Load CIFAR-10, or CIFAR-100 with its 100 fine classes, into memory.
 
@@ -117,7 +117,7 @@ def load_cifar(
     )
 
 
-def find_cifar(name: Name, data_dir: Path) -> Path | None:
+def find_cifar(name: CifarName, data_dir: Path) -> Path | None:
     """Return the extracted folder or archive that `load_cifar` would read, perhaps damaged."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
@@ -126,7 +126,7 @@ def find_cifar(name: Name, data_dir: Path) -> Path | None:
     return archive if archive.is_file() else None
 
 
-def check_cifar(name: Name, data_dir: Path) -> list[FileStatus]:
+def check_cifar(name: CifarName, data_dir: Path) -> list[FileStatus]:
     """Return the status of the archive, or of each file of the folder, that would be read."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
@@ -135,7 +135,9 @@ def check_cifar(name: Name, data_dir: Path) -> list[FileStatus]:
     return [_status(folder / file, expected) for file, expected in official.md5.items()]
 
 
-def download_cifar(name: Name, data_dir: Path, *, on_progress: OnProgress | None = None) -> Path:
+def download_cifar(
+    name: CifarName, data_dir: Path, *, on_progress: OnProgress | None = None
+) -> Path:
     """Download the official archive into ``data_dir``, unless an intact one is there.
 
     ``on_progress`` is called with the bytes received and their total. Returns the archive's path.
@@ -226,7 +228,7 @@ def _split(batches: list[dict[str, Any]], labels: str) -> Split:
     )
 
 
-def _read(official: Official, place: Path) -> Iterator[tuple[Path, bytes]]:
+def _read(official: OfficialFiles, place: Path) -> Iterator[tuple[Path, bytes]]:
     """Yield the path and content of each official file, in the archive as ``archive/file``."""
     if place.name == official.folder:
         for file in official.md5:
@@ -241,7 +243,7 @@ def _read(official: Official, place: Path) -> Iterator[tuple[Path, bytes]]:
                 yield place / file, content.read()
 
 
-def _check(official: Official, path: Path, found: str, expected: str) -> None:
+def _check(official: OfficialFiles, path: Path, found: str, expected: str) -> None:
     if found != expected:
         raise ValueError(
             f"{path} is damaged: its md5 is {found} and should be {expected}; delete it and fetch "
@@ -261,10 +263,10 @@ def _md5(path: Path) -> str:
         return hashlib.file_digest(file, "md5").hexdigest()
 
 
-def _way_out(official: Official, data_dir: Path) -> str:
+def _way_out(official: OfficialFiles, data_dir: Path) -> str:
     return f"download {official.url} by other means and put it into {data_dir}"
 
 
-def _official(name: Name) -> Official:
+def _official(name: CifarName) -> OfficialFiles:
     check_choice("name", name, tuple(OFFICIAL))
     return OFFICIAL[name]

@@ -53,7 +53,7 @@ def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
     """
     with _reading(file) as image:
         if crop is not None:
-            image.draft(None, (2 * _resized(crop),) * 2)
+            image.draft(None, (2 * _shorter_side(crop),) * 2)
         image.load()
         return upright_rgb(image)
 
@@ -102,7 +102,7 @@ def centre_crop(image: Image.Image, size: int) -> Tensor:
     The shorter side is resized to ``round(size * 256 / 224)``, then the centre is cut out.
     """
     shorter = min(image.size)
-    width, height = (int(_resized(size) * side / shorter) for side in image.size)
+    width, height = (int(_shorter_side(size) * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
     # Resize only the part that stays: an image of 1 x 50,000 pixels would grow to gigabytes.
     x, y = image.width / width, image.height / height
@@ -279,7 +279,7 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.rint((levels / full).clip(0, 1) * 255).astype(np.uint8))
 
 
-def _resized(size: int) -> int:
+def _shorter_side(size: int) -> int:
     """Return the length of the shorter side from which a test crop is cut."""
     return round(size * 256 / 224)
 

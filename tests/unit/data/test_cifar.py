@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from densekd.data import cifar
-from densekd.data.cifar import OFFICIAL, Name, check_cifar, download_cifar, load_cifar
+from densekd.data.cifar import OFFICIAL, CifarName, check_cifar, download_cifar, load_cifar
 from densekd.data.dataset import Dataset, PixelImages, channel_statistics
 
 CLOSED = "http://127.0.0.1:9/cifar.tar.gz"
@@ -54,7 +54,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return values
 
 
-def pack(folder: Path, archive: Path, name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+def pack(folder: Path, archive: Path, name: CifarName, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack the folder, uncompressed for speed, and make the archive's md5 the official one."""
     with tarfile.open(archive, "w:gz", compresslevel=0) as file:
         file.add(folder, folder.name)
