@@ -1,6 +1,10 @@
-"""The floating-point type for computations that need many digits."""
+"""Floating-point precision."""
+
+from typing import Literal
 
 import torch
+
+Precision = Literal["auto", "32", "bf16"]
 
 
 def working_dtype(device: torch.device) -> torch.dtype:

@@ -22,7 +22,7 @@ from densekd.methods.method import Method
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import BASELINES, baseline_of, make_method
 from densekd.methods.schedule import Schedule, Schedules
-from densekd.training.engine import Precision
+from densekd.precision import Precision
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

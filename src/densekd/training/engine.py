@@ -1,7 +1,7 @@
 """Device, precision, memory layout and ranks, through Lightning Fabric."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from lightning_fabric import Fabric
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from densekd.checks import check_choice
 from densekd.data.batches import RankShare
-
-Precision = Literal["auto", "32", "bf16"]
+from densekd.precision import Precision
 
 
 class Engine:

@@ -52,10 +52,7 @@ class Position:
 
 
 def train_task(
-    training: TaskTraining,
-    network: Network,
-    callback: Callback,
-    checkpoints: Checkpoints | None = None,
+    training: TaskTraining, network: Network, callback: Callback, checkpoints: Checkpoints | None
 ) -> Position:
     """Train a network through all phases of a task, starting from the newest checkpoint.
 
@@ -108,13 +105,11 @@ class _PhaseLoop:
         self.engine = self.task.settings.engine
         schedule = self.phase.schedule
         trained = trainable_parameters(network, self.phase.trains)
-        for parameter in network.parameters():
-            parameter.requires_grad_(_among(parameter, trained))
+        network.requires_grad_(False)
+        for parameter in trained:
+            parameter.requires_grad_(True)
         self.optimiser = SGD(
-            trained,
-            lr=schedule.lr,
-            momentum=schedule.momentum,
-            weight_decay=schedule.weight_decay,
+            trained, schedule.lr, schedule.momentum, weight_decay=schedule.weight_decay
         )
         # Fabric doesn't wrap the optimiser, whose state is read and set here.
         self.student = self.engine.fabric.setup_module(_Streams(network), move_to_device=False)
@@ -253,17 +248,11 @@ def trainable_parameters(network: Network, what: Trains) -> list[nn.Parameter]:
     classifier = network.classifier
     weights = [*classifier.blocks, *getattr(classifier, "biases", [])]
     bias = [classifier.beta, classifier.gamma] if isinstance(classifier, BiasClassifier) else []
-    if what == "bias":
-        return bias
-    if what == "weights":
-        return weights
-    newest = [*classifier.blocks[-1:], *getattr(classifier, "biases", [])[-1:]]
-    fixed = bias + ([w for w in weights if not _among(w, newest)] if what == "new" else [])
-    return [p for p in network.parameters() if not _among(p, fixed)]
-
-
-def _among(parameter: nn.Parameter, others: list[nn.Parameter]) -> bool:
-    return any(parameter is other for other in others)
+    if what in ("bias", "weights"):
+        return bias if what == "bias" else weights
+    old = [*classifier.blocks[:-1], *getattr(classifier, "biases", [])[:-1]]
+    fixed = {id(parameter) for parameter in bias + (old if what == "new" else [])}
+    return [parameter for parameter in network.parameters() if id(parameter) not in fixed]
 
 
 class _Clock:

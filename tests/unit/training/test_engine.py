@@ -10,8 +10,9 @@ from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.resnet import cifar_resnet
+from densekd.precision import Precision
 from densekd.training.callbacks import Callback, TrainingProgress
-from densekd.training.engine import Engine, Precision, all_finite, has_fast_bf16
+from densekd.training.engine import Engine, all_finite, has_fast_bf16
 from densekd.training.learner import Learner, Settings
 
 from support.datasets import dataset
