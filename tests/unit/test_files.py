@@ -20,13 +20,13 @@ def test_a_file_is_written_and_replaced_and_its_folder_made(tmp_path: Path) -> N
         assert os.listdir(file.parent) == ["file.txt"]
 
 
-def test_a_file_is_readable_by_whom_the_user_allows(tmp_path: Path) -> None:
+def test_a_file_has_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_atomically(tmp_path / "file", "")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_content_is_on_the_disk_before_its_name_and_then_the_name(
+def test_the_file_is_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -72,7 +72,7 @@ def test_only_temporary_files_are_leftovers(tmp_path: Path) -> None:
     remove_leftovers(tmp_path / "none")
 
 
-def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_json_is_read_back_unchanged(tmp_path: Path) -> None:
     value = {"z": [1, 2.5, None, True], "a": {"Größe": "日本", "": -0.1}, "e": [], "o": {}}
     write_json(tmp_path / "x.json", value)
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
     assert text.endswith("}\n")
 
 
-def test_what_json_lacks_becomes_null_at_any_depth() -> None:
+def test_nan_and_infinity_become_null_at_any_depth() -> None:
     value = {"a": math.nan, "b": [(math.inf, 1.0)], "c": {"d": np.float64(-math.inf)}}
     read = json.loads(to_json(value), parse_constant=lambda name: pytest.fail(name))
     assert read == {"a": None, "b": [[None, 1.0]], "c": {"d": None}}
@@ -95,6 +95,6 @@ def test_a_name_that_is_not_utf8_survives() -> None:
     assert json.loads(content.decode()) == [name, "🙂"]
 
 
-def test_names_that_would_change_are_refused() -> None:
+def test_keys_that_are_not_strings_are_refused() -> None:
     with pytest.raises(ValueError, match="3 can't be a name in JSON; make it a string"):
         to_json({"tasks": [{3: 0.5}]})

@@ -33,13 +33,13 @@ def test_accuracies_of_unequal_tasks_are_over_images() -> None:
     assert given.task_accuracies == (3 / 4, 1 / 2, 1)
 
 
-def test_after_the_base_there_is_nothing_old() -> None:
+def test_after_the_base_task_there_is_no_old_accuracy() -> None:
     given = step([0, 1], [0, 0], [2])
     assert math.isnan(given.old_accuracy)
     assert given.accuracy == given.base_accuracy == given.new_accuracy == 1 / 2
 
 
-def test_a_run_is_summed_up() -> None:
+def test_average_accuracy_and_forgetting_of_a_run() -> None:
     steps = [
         step([0, 0, 1, 1], [0, 0, 1, 1], [2]),
         step([0, 2, 2, 2, 2, 2], [0, 0, 1, 1, 2, 2], [2, 1]),
@@ -59,7 +59,7 @@ def test_a_class_without_test_images_has_no_accuracy() -> None:
     assert forgetting(steps) == 1  # of the base alone
 
 
-def test_wrong_input_gets_a_sentence() -> None:
+def test_wrong_shapes_and_labels_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \[1\] for labels of shape \[2\]"):
         confusion_matrix([0], [0, 1], 2)
     with pytest.raises(ValueError, match="prediction 2 is not one of the 2"):

@@ -22,7 +22,7 @@ def test_count_is_exact_for_sixty_tasks() -> None:
     assert TaskPool([1] * 60).count == 1152921504606846975
 
 
-def test_extend_adds_a_task_and_leaves_the_pool_as_it_was() -> None:
+def test_extend_returns_a_larger_pool_and_keeps_the_old_one() -> None:
     pool = TaskPool([5])
     assert pool.extend(3) == TaskPool([5, 3])
     assert pool.sizes == (5,)
@@ -73,7 +73,7 @@ def test_without_singles_sample_is_uniform_over_the_other_groups(sizes: list[int
         assert chisquare(counts[~single]).pvalue > 1e-3
 
 
-def test_where_no_task_has_a_single_class_nothing_is_drawn_again() -> None:
+def test_without_tasks_of_one_class_nothing_is_redrawn() -> None:
     pool = TaskPool([2, 3, 2])
     first, second = generator(), generator()
     assert torch.equal(pool.sample(first, 50), pool.sample(second, 50, singles=False))
@@ -101,7 +101,7 @@ def test_sizes_must_be_whole_numbers() -> None:
         TaskPool([2.5])  # type: ignore[list-item]
 
 
-def test_sizes_must_be_many() -> None:
+def test_sizes_must_be_a_sequence() -> None:
     with pytest.raises(ValueError, match=r"sequence such as \[50, 10, 10\], not 6"):
         TaskPool(6)  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@ import torch
 from densekd.seeds import Seeds
 
 
-def test_a_stream_is_the_same_every_time_and_differs_from_the_others() -> None:
+def test_streams_are_reproducible_and_independent() -> None:
     seeds = Seeds(1993).at(3, "main")
     numbers = {
         Seeds(seed).at(*place).number(stream)
@@ -17,6 +17,6 @@ def test_a_stream_is_the_same_every_time_and_differs_from_the_others() -> None:
     assert torch.equal(*drawn)
 
 
-def test_numbers_stay_what_they_were() -> None:
-    """A change here would change every result without anybody noticing."""
+def test_seeds_never_change() -> None:
+    """Another number would silently change every result."""
     assert Seeds(1993).at(2, 0).number("batches") == 6028445257925653405

@@ -54,7 +54,7 @@ def every_kind() -> dict[str, Tensor]:
     }
 
 
-def test_tensors_of_every_kind_come_back(tmp_path: Path) -> None:
+def test_tensors_of_every_kind_are_restored(tmp_path: Path) -> None:
     tensors = every_kind()
     save_state(tmp_path / "x", State({}, tensors))
     loaded = load_state(tmp_path / "x").tensors
@@ -69,7 +69,7 @@ def test_tensors_of_every_kind_come_back(tmp_path: Path) -> None:
     assert torch.equal(tensors["row"], torch.arange(6.0))
 
 
-def test_facts_come_back_in_order(tmp_path: Path) -> None:
+def test_facts_are_restored_in_order(tmp_path: Path) -> None:
     facts = {"z": [0.1, None, 2**60], "classes": ["Bär", os.fsdecode(b"\xe9")], "a": {"": 1e-300}}
     save_state(tmp_path / "run.1" / "x.y", State(facts, {}))
     loaded = load_state(tmp_path / "run.1" / "x.y")
@@ -78,7 +78,7 @@ def test_facts_come_back_in_order(tmp_path: Path) -> None:
     assert names(tmp_path / "run.1") == ["x.y.json", "x.y.safetensors"]
 
 
-def test_the_files_are_what_other_programs_read(tmp_path: Path) -> None:
+def test_the_files_are_plain_json_and_safetensors(tmp_path: Path) -> None:
     save_state(tmp_path / "x", state(7))
     held = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert (held["format"], held["facts"]) == (1, {"number": 7})
@@ -87,7 +87,7 @@ def test_the_files_are_what_other_programs_read(tmp_path: Path) -> None:
     assert load_file(file)["x"].tolist() == [7, 7, 7]
 
 
-def test_a_state_takes_the_place_of_the_one_before_and_of_no_other(tmp_path: Path) -> None:
+def test_a_state_replaces_only_the_one_of_the_same_name(tmp_path: Path) -> None:
     for number, name in enumerate(["x", "x-x", "[x]", "x", "[x]"]):
         save_state(tmp_path / name, state(number))
     assert len(os.listdir(tmp_path)) == 6
@@ -98,7 +98,7 @@ def test_a_state_takes_the_place_of_the_one_before_and_of_no_other(tmp_path: Pat
     ]
 
 
-def test_no_state_another_format_or_something_else_gets_a_sentence(tmp_path: Path) -> None:
+def test_missing_unknown_and_damaged_states_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"There is no checkpoint .*x\.json\."):
         load_state(tmp_path / "x")
     (tmp_path / "x.json").write_bytes(to_json({"format": 2}))
@@ -136,8 +136,8 @@ def test_the_same_number_is_replaced(tmp_path: Path) -> None:
         assert names(tmp_path) == ["000001.json", "000001.safetensors"]
 
 
-def test_what_was_saved_last_is_the_latest(tmp_path: Path) -> None:
-    """After a damaged one was passed over, the next may have a number below its."""
+def test_the_last_saved_state_is_the_latest_even_with_a_lower_number(tmp_path: Path) -> None:
+    """After a damaged checkpoint is skipped, the next one may have a lower number."""
     checkpoints = Checkpoints(tmp_path)
     for number in (1, 4, 5, 3):
         checkpoints.save(number, state(number))
@@ -146,7 +146,7 @@ def test_what_was_saved_last_is_the_latest(tmp_path: Path) -> None:
     assert latest[0] == 3
 
 
-def test_what_killed_processes_left_is_removed_and_all_else_stays(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed_and_other_files_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, state(1))
     strange = ["notes.json", "12.json", "000001-x.safetensors"]
@@ -169,7 +169,7 @@ def test_all_states_are_cleared(tmp_path: Path) -> None:
     assert os.listdir(checkpoints.folder) == []
 
 
-def test_nothing_is_logged_when_all_is_well(
+def test_an_intact_checkpoint_logs_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -178,7 +178,7 @@ def test_nothing_is_logged_when_all_is_well(
     assert caplog.text == ""
 
 
-def test_wrong_use_gets_a_sentence_and_changes_nothing(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_and_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Can't keep 0 checkpoints"):
         Checkpoints(tmp_path, keep=0)
     checkpoints = Checkpoints(tmp_path)

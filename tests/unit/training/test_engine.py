@@ -19,14 +19,14 @@ from support.datasets import dataset
 
 
 def processor(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
-    """Make torch believe that the processor has these features and none besides."""
+    """Make torch report a processor with just these features."""
     known = {"avx2": True, "avx512_f": True, "avx512_bf16": False, "amx_bf16": False}
     has = {**known, **dict.fromkeys(features, True)}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
 
 
 @pytest.mark.parametrize("feature", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_a_processor_that_multiplies_bf16_uses_it(
+def test_a_processor_with_bf16_instructions_uses_them(
     monkeypatch: pytest.MonkeyPatch, feature: str
 ) -> None:
     processor(monkeypatch, feature)
@@ -35,7 +35,9 @@ def test_a_processor_that_multiplies_bf16_uses_it(
     assert Engine("cpu", precision="32").precision == "32"
 
 
-def test_a_processor_that_would_emulate_bf16_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_bf16_instructions_uses_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     processor(monkeypatch)
     assert not has_fast_bf16("cpu")
     assert Engine("cpu").precision == "32"
@@ -43,7 +45,7 @@ def test_a_processor_that_would_emulate_bf16_does_not(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("has", [True, False])
-def test_a_gpu_is_asked_for_what_it_does_without_emulation(
+def test_a_gpu_that_only_emulates_bf16_uses_float32(
     monkeypatch: pytest.MonkeyPatch, has: bool
 ) -> None:
     def supported(including_emulation: bool = True) -> bool:
@@ -53,22 +55,22 @@ def test_a_gpu_is_asked_for_what_it_does_without_emulation(
     assert has_fast_bf16("cuda") == has
 
 
-def test_other_devices_are_not_judged_by_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processors_features_do_not_count_for_other_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     processor(monkeypatch, "amx_bf16")
     assert not has_fast_bf16("mps")
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("32", torch.float32)])
-def test_autocast_computes_in_the_precision_chosen(
-    precision: Precision, dtype: torch.dtype
-) -> None:
+def test_autocast_uses_the_chosen_precision(precision: Precision, dtype: torch.dtype) -> None:
     layer = nn.Linear(4, 4)
     with Engine("cpu", precision=precision).autocast():
         assert layer(torch.ones(2, 4)).dtype == dtype
     assert layer(torch.ones(2, 4)).dtype == torch.float32
 
 
-def test_convolutions_and_images_are_laid_out_with_channels_last() -> None:
+def test_convolutions_and_images_use_channels_last() -> None:
     engine, network = Engine("cpu"), cifar_resnet(8)
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
     engine.place(network)
@@ -84,7 +86,7 @@ def test_convolutions_and_images_are_laid_out_with_channels_last() -> None:
     assert torch.equal(converted, images)
 
 
-def test_one_process_is_the_first_and_has_everything() -> None:
+def test_a_single_process_is_rank_0_with_the_whole_batch() -> None:
     engine, norm = Engine("cpu", precision="32"), nn.BatchNorm1d(3)
     engine.launch()
     assert engine.share == RankShare(0, 1)
@@ -99,7 +101,7 @@ def test_one_process_is_the_first_and_has_everything() -> None:
     assert torch.equal(norm.get_buffer("running_mean"), before)
 
 
-def test_the_record_says_how_it_is_computed() -> None:
+def test_the_engine_describes_itself() -> None:
     assert Engine("cpu", precision="bf16").describe() == {
         "device": "cpu",
         "devices": 1,
@@ -109,7 +111,7 @@ def test_the_record_says_how_it_is_computed() -> None:
     }
 
 
-def test_finite_finds_the_one_number_that_is_not() -> None:
+def test_all_finite_finds_a_single_nan_or_infinity() -> None:
     tensors = [torch.zeros(3), torch.full((2, 2), 3e38), torch.ones(4).bfloat16()]
     assert all_finite(tensors)
     for wrong in (torch.nan, torch.inf, -torch.inf):
@@ -132,7 +134,7 @@ class Losses(Callback):
 
 
 def learned(precision: Precision) -> tuple[Learner, list[float]]:
-    """Two tasks in one epoch each, with all terms, and the losses on the way."""
+    """A learner after two tasks of one epoch with all terms, and its losses."""
     torch.manual_seed(0)
     schedule = Schedule(1, 0.05, batch_size=6)
     method = make_method("rdkd-adaptive", DenseOptions(), Schedules(schedule, schedule))

@@ -32,7 +32,7 @@ COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), 
 
 
 def images(*names: str, per_class: int = 12, size: int = 8) -> tuple[Array, list[str]]:
-    """Of one colour each, slightly varied: uint8 [n, H, W, 3] and the names, class by class."""
+    """Images of one colour with noise, uint8 [n, H, W, 3], and their names, class by class."""
     noise = np.random.default_rng(len(names)).integers(-25, 25, (per_class, size, size, 3))
     rows = [np.array(COLOURS[name]) + noise for name in names]
     labels = [name for name in names for _ in range(per_class)]
@@ -40,7 +40,7 @@ def images(*names: str, per_class: int = 12, size: int = 8) -> tuple[Array, list
 
 
 class Mean(nn.Module):
-    """A module that nobody made for us: it gives a tensor and doesn't say how wide."""
+    """An ordinary module: it returns a tensor and has no ``width``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_colours_are_learned_and_named() -> None:
     np.testing.assert_array_equal(probabilities, seen)
 
 
-def test_fitting_again_forgets_and_comes_to_the_same() -> None:
+def test_fitting_again_starts_over_with_the_same_result() -> None:
     each = learner(backbone=TinyBackbone(), memory=ExemplarMemory(Quota(3)))
     fitted = []
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_fitting_again_forgets_and_comes_to_the_same() -> None:
     assert same_state(*fitted)
 
 
-def test_a_network_by_name_is_drawn_from_the_seed() -> None:
+def test_the_seed_initialises_a_network_given_by_name() -> None:
     X, y = images("red", "green", per_class=4)
     names = [
         Learner("resnet8", "gkd", 2, Settings(seed=seed, engine=ENGINE), epochs=1).fit(X, y)
@@ -107,7 +107,7 @@ class StopAtOnce(Callback):
         return True
 
 
-def test_until_it_is_fitted_it_is_what_it_was() -> None:
+def test_an_interrupted_fit_leaves_the_learner_unchanged() -> None:
     each = colourful(learner())
     before = each.state()
     with pytest.raises(Stopped):
@@ -115,14 +115,14 @@ def test_until_it_is_fitted_it_is_what_it_was() -> None:
     assert same_state(each.state(), before)
 
 
-def test_known_classes_are_not_learned_again() -> None:
+def test_a_known_class_is_refused() -> None:
     each = learner().fit(*images("red", "green"))
     with pytest.raises(ValueError, match=r"'red' was learned before.* with fit\."):
         each.partial_fit(*images("blue", "red"))
     assert each.classes == ("green", "red")
 
 
-def test_paths_are_read_and_brought_to_a_size(tmp_path: Path) -> None:
+def test_image_files_are_read_and_resized(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.png" for name in COLOURS]
     for number, file in enumerate(files):
         colour = COLOURS[file.stem]
@@ -143,7 +143,7 @@ def test_paths_are_read_and_brought_to_a_size(tmp_path: Path) -> None:
         each.predict([tmp_path / "broken.png"])
 
 
-def test_files_may_stay_where_they_are(tmp_path: Path) -> None:
+def test_files_can_be_decoded_while_training(tmp_path: Path) -> None:
     files = []
     for number, name in enumerate(("red", "green") * 3):
         files.append(tmp_path / f"{number}.png")
@@ -168,7 +168,7 @@ LABELS: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_classes_are_called_by_their_labels(kind: str) -> None:
+def test_classes_are_named_by_their_labels(kind: str) -> None:
     labels, names = LABELS[kind]
     each = learner(epochs=1).fit(X8, labels)
     assert each.classes == names
@@ -183,7 +183,7 @@ def test_classes_are_called_by_their_labels(kind: str) -> None:
         ([None] * 4, "not None"),
     ],
 )
-def test_labels_that_are_none_are_refused(labels: Any, words: str) -> None:
+def test_wrong_labels_are_refused(labels: Any, words: str) -> None:
     each = learner()
     with pytest.raises(ValueError, match=words):
         each.fit(X8, labels)
@@ -192,7 +192,7 @@ def test_labels_that_are_none_are_refused(labels: Any, words: str) -> None:
         each.score(X8, labels)
 
 
-def test_nothing_can_be_asked_before_anything_was_learned() -> None:
+def test_predicting_before_fitting_is_refused() -> None:
     for ask in (learner().predict, learner().predict_proba):
         with pytest.raises(ValueError, match="Nothing was learned yet"):
             ask(X8)
@@ -204,7 +204,7 @@ def test_nothing_can_be_asked_before_anything_was_learned() -> None:
         each.score([], [])
 
 
-def test_images_are_normalised_by_the_first_ones() -> None:
+def test_the_first_images_decide_the_normalisation() -> None:
     X, y = images("red", "green", size=16)
     each = learner().fit(X, y)
     used = each.settings.augment
@@ -232,7 +232,7 @@ def test_a_module_with_a_width_gives_features() -> None:
     assert each.network.backbone is each.spec.backbone
 
 
-COURSE = Schedules(Schedule(2, 0.1, batch_size=8), Schedule(2, 0.1, batch_size=8))
+SCHEDULES = Schedules(Schedule(2, 0.1, batch_size=8), Schedule(2, 0.1, batch_size=8))
 
 
 def check_loaded(loaded: Learner, each: Learner, X: ImageInputs) -> None:
@@ -243,7 +243,9 @@ def check_loaded(loaded: Learner, each: Learner, X: ImageInputs) -> None:
 
 
 @pytest.mark.parametrize("method", ["rdkd-adaptive", "joint", "icarl", "icarl+fdkd"])
-def test_what_has_names_is_loaded_with_nothing_else(method: str, tmp_path: Path) -> None:
+def test_a_learner_made_from_names_is_loaded_from_its_folder_alone(
+    method: str, tmp_path: Path
+) -> None:
     X, _ = images(*COLOURS, per_class=3)
     each = Learner("resnet8", method, 3, Settings(seed=7, engine=ENGINE), epochs=1)
     colourful(each).save(str(tmp_path))
@@ -255,8 +257,8 @@ def test_what_has_names_is_loaded_with_nothing_else(method: str, tmp_path: Path)
     assert same_state(loaded.fit(*again).state(), each.fit(*again).state())
 
 
-def test_a_backbone_and_a_method_of_ones_own_are_given(tmp_path: Path) -> None:
-    method = make_method("rdkd", DenseOptions(), COURSE)
+def test_a_backbone_and_a_method_given_as_objects_must_be_given_again(tmp_path: Path) -> None:
+    method = make_method("rdkd", DenseOptions(), SCHEDULES)
     each = learner(method=method, epochs=None)
     colourful(each).save(tmp_path)
     with pytest.raises(
@@ -273,7 +275,7 @@ def test_a_backbone_and_a_method_of_ones_own_are_given(tmp_path: Path) -> None:
     assert torch.equal(untrained.get_parameter(name), Mean().get_parameter(name))
 
 
-def test_settings_and_memory_that_are_given_count(tmp_path: Path) -> None:
+def test_given_settings_and_memory_replace_the_saved_ones(tmp_path: Path) -> None:
     colourful(learner()).save(tmp_path)
     augment = Augment((0.1, 0.2, 0.3), (0.5, 0.5, 0.5), padding=1)
     memory = ExemplarMemory(Quota(1))
@@ -283,19 +285,19 @@ def test_settings_and_memory_that_are_given_count(tmp_path: Path) -> None:
     assert len(memory) == 16
 
 
-def test_a_state_that_says_nothing_of_its_parts_is_loaded_with_them(tmp_path: Path) -> None:
+def test_a_state_without_a_description_is_loaded_with_given_parts(tmp_path: Path) -> None:
     each = colourful(learner())
     save_state(tmp_path / "learner", each.state())
     with pytest.raises(ValueError, match="own backbone could not be saved"):
         Learner.load(tmp_path)
     parts = each.spec
-    four = parts.backbone, make_method("rdkd", DenseOptions(), COURSE), 4, each.settings
+    four = parts.backbone, make_method("rdkd", DenseOptions(), SCHEDULES), 4, each.settings
     np.testing.assert_array_equal(
         Learner.load(tmp_path, *four).predict_proba(X8), each.predict_proba(X8)
     )
 
 
-def test_an_augmentation_of_ones_own_is_given(tmp_path: Path) -> None:
+def test_a_custom_augmentation_must_be_given_again(tmp_path: Path) -> None:
     class Own(Augment):
         pass
 
@@ -308,7 +310,7 @@ def test_an_augmentation_of_ones_own_is_given(tmp_path: Path) -> None:
     check_loaded(loaded, each, images(*COLOURS)[0])
 
 
-def test_a_method_by_name_has_its_usual_settings() -> None:
+def test_a_method_by_name_has_its_default_settings() -> None:
     plain, host = Learner("resnet8"), Learner("resnet8", "bic+rdkd", epochs=25)
     assert [p.schedule.epochs for p in (*plain.method.base, *plain.method.increment)] == [70, 40]
     assert plain.memory.quota == Quota(20)
@@ -318,6 +320,6 @@ def test_a_method_by_name_has_its_usual_settings() -> None:
     with pytest.raises(ValueError, match="did you mean rdkd"):
         Learner("resnet8", "rkdk")
     with pytest.raises(ValueError, match="epochs go with the name of a method"):
-        Learner("resnet8", make_method("rdkd", DenseOptions(), COURSE), epochs=3)
+        Learner("resnet8", make_method("rdkd", DenseOptions(), SCHEDULES), epochs=3)
     with pytest.raises(ValueError, match="There is no network 'resnet'"):
         Learner("resnet")

@@ -21,7 +21,7 @@ CLASSES = 6
 
 
 class Small(nn.Module):
-    """A backbone that tells left from right."""
+    """A backbone that distinguishes mirror images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Small(nn.Module):
 
 
 def noise(per_class: int, seed: int) -> Split:
-    """Each class has a picture of its own, under much noise; nothing is symmetric."""
+    """One random picture per class under much noise; no picture is symmetric."""
     pictures = torch.rand(CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(CLASSES * per_class) % CLASSES
     noisy = torch.rand(len(labels), 3, 8, 8, generator=torch.Generator().manual_seed(seed))
@@ -83,7 +83,7 @@ def counted(guesses: list[int], labels: list[int]) -> list[list[int]]:
     return matrix
 
 
-def test_both_classifiers_are_counted_as_the_definitions_say() -> None:
+def test_both_confusion_matrices_match_the_definitions() -> None:
     each, test = learned(), join_splits([task.test for task in scenario()])
     exemplars, labels = each.memory.exemplars(), test.labels.tolist()
     seen = each.infer(test.images)
@@ -113,14 +113,14 @@ def test_without_exemplars_there_is_no_nearest_mean(name: str) -> None:
     assert found.head.sum(axis=1).tolist() == [7, 7, 7, 7, 0, 0]
 
 
-def test_no_image_is_no_count() -> None:
+def test_no_images_give_empty_matrices() -> None:
     test = scenario()[0].test
     found = evaluate(learned(), test.take(torch.arange(0)))
     assert not found.head.any()
     assert found.head.shape == (CLASSES, CLASSES)
 
 
-def test_an_image_of_a_class_that_was_not_learned_is_refused() -> None:
+def test_images_of_unknown_classes_are_refused() -> None:
     each = learner()
     each.learn(scenario()[0])
     with pytest.raises(ValueError, match=r"The label \d is not one of the 4 classes seen"):

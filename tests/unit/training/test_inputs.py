@@ -34,14 +34,14 @@ KINDS: dict[str, Callable[[Array], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_images_of_any_kind_are_the_same_pixels(kind: str) -> None:
+def test_images_of_any_kind_give_the_same_pixels(kind: str) -> None:
     X = np.random.default_rng(0).integers(0, 256, (4, 9, 9, 3), np.uint8)
     made = as_images(KINDS[kind](X))
     assert isinstance(made, PixelImages)
     np.testing.assert_array_equal(made.pixels.numpy(), X.transpose(0, 3, 1, 2))
 
 
-def test_grey_images_have_three_channels_alike() -> None:
+def test_grey_images_get_three_equal_channels() -> None:
     grey = np.random.default_rng(0).integers(0, 255, (5, 7, 6), np.uint8)
     for X in (grey, grey[:, None], grey[..., None], [Image.fromarray(x) for x in grey]):
         made = as_images(X)
@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_what_is_no_images_is_refused(kind: str) -> None:
+def test_wrong_images_are_refused(kind: str) -> None:
     X, words = WRONG[kind]
     with pytest.raises(ValueError, match=words):
         as_images(X)

@@ -27,14 +27,14 @@ from densekd.training.loop import Diverged
 
 import reference
 from support.datasets import dataset
-from support.tiny_learners import TinyBackbone
+from support.tiny_learners import TinyBackbone, same_state
 
 SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
 ENGINE = Engine("cpu", precision="32")
-COURSE = Schedules(Schedule(2, 0.05, batch_size=8), Schedule(2, 0.05, batch_size=4))
+SCHEDULES = Schedules(Schedule(2, 0.05, batch_size=8), Schedule(2, 0.05, batch_size=4))
 
 
-def method(name: str, schedules: Schedules = COURSE, **options: Any) -> Method:
+def method(name: str, schedules: Schedules = SCHEDULES, **options: Any) -> Method:
     return make_method(name, DenseOptions(**options), schedules)
 
 
@@ -51,13 +51,8 @@ def learned(how: Method, tasks: int, memory: ExemplarMemory | None = None) -> Le
     return each
 
 
-def same(first: State, second: State) -> bool:
-    names = list(first.tensors) == list(second.tensors) and first.facts == second.facts
-    return names and all(torch.equal(x, second.tensors[name]) for name, x in first.tensors.items())
-
-
 class Losses(Callback):
-    """Notes which terms took part in each task."""
+    """Records which terms took part in each task."""
 
     def __init__(self) -> None:
         self.slots: dict[int, set[str]] = {}
@@ -67,7 +62,7 @@ class Losses(Callback):
 
 
 def test_classes_are_predicted_by_name() -> None:
-    """Whatever the order of learning: an image of colour i is of class i."""
+    """In any class order, an image of colour i is of class i."""
     schedule = Schedule(25, 0.1, batch_size=12)
     each = learner(method("joint", Schedules(schedule, schedule), head="linear"))
     each.settings.augment.padding = 0
@@ -84,7 +79,7 @@ def test_classes_are_predicted_by_name() -> None:
     assert each.predict(images.take(torch.arange(0))) == []
 
 
-def test_tasks_are_learned_in_their_order() -> None:
+def test_a_task_out_of_order_is_refused() -> None:
     each = learner(method("rdkd"))
     with pytest.raises(ValueError, match="Task 1 begins with class 4, but 0 classes were learned"):
         each.learn(SCENARIO[1])
@@ -110,12 +105,12 @@ NAMES = ["finetune", "rdkd", "rdkd-adaptive", "joint"]
 
 @functools.cache
 def finished(name: str) -> State:
-    """What is known after all tasks, learned without any trouble."""
+    """The state after all tasks, learned without interruption."""
     return learned(method(name), 3).state()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_until_a_task_is_learned_the_learner_is_what_it_was(name: str) -> None:
+def test_an_interrupted_task_leaves_the_learner_unchanged(name: str) -> None:
     each, images = learned(method(name), 2), SCENARIO.dataset.test.images
     before, logits, kept = each.state(), each.logits(images), each.memory.state_dict()
     weights = {k: x.clone() for k, x in before.tensors.items()}
@@ -132,12 +127,12 @@ def test_until_a_task_is_learned_the_learner_is_what_it_was(name: str) -> None:
         assert all(torch.equal(after.tensors[k], x) for k, x in weights.items())
     # It was not saved, so it begins anew, and ends as if nothing had been.
     each.learn(SCENARIO[2])
-    assert same(each.state(), finished(name))
+    assert same_state(each.state(), finished(name))
 
 
 @pytest.mark.parametrize("name", ["finetune", "rdkd-adaptive"])
 def test_a_task_that_diverges_is_not_learned(name: str, tmp_path: Path) -> None:
-    mad = Schedules(COURSE.base, Schedule(2, 1e30, batch_size=4))
+    mad = Schedules(SCHEDULES.base, Schedule(2, 1e30, batch_size=4))
     each, images = learned(method(name, mad), 1), SCENARIO.dataset.test.images
     logits, kept = each.logits(images), len(each.memory)
     with pytest.raises(Diverged, match=r"task 2 .* What was learned before is kept\."):
@@ -151,7 +146,7 @@ def test_a_task_that_diverges_is_not_learned(name: str, tmp_path: Path) -> None:
     resumed = Learner.load(tmp_path / "kept", *parts)
     for task in SCENARIO[1:]:
         resumed.learn(task)
-    assert same(resumed.state(), finished(name))
+    assert same_state(resumed.state(), finished(name))
 
 
 def test_two_learners_of_one_method_share_nothing() -> None:
@@ -161,13 +156,13 @@ def test_two_learners_of_one_method_share_nothing() -> None:
     for task in SCENARIO:
         first.learn(task)
         second.learn(task)
-    assert same(first.state(), alone)
+    assert same_state(first.state(), alone)
     vectors = [state.tensors["term.kd.tasks.0"] for state in (second.state(), alone)]
     assert not torch.equal(*vectors)
     assert how.terms["kd"].state_dict() == {}
 
 
-def test_the_backbone_that_was_given_is_not_trained() -> None:
+def test_the_given_backbone_is_copied_before_training() -> None:
     backbone, untouched = TinyBackbone(), TinyBackbone()
     settings = learner(method("gkd")).settings
     each = Learner(backbone, method("gkd"), ExemplarMemory(Quota(2)), settings)
@@ -178,7 +173,7 @@ def test_the_backbone_that_was_given_is_not_trained() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_learner_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
+def test_a_saved_learner_loads_and_learns_on(name: str, tmp_path: Path) -> None:
     each = learned(method(name), 2)
     each.save(tmp_path)
     parts = TinyBackbone(), method(name), ExemplarMemory(Quota(2)), each.settings
@@ -188,10 +183,10 @@ def test_a_learner_comes_back_from_its_folder(name: str, tmp_path: Path) -> None
     assert torch.equal(restored.logits(images), each.logits(images))
     assert restored.predict(images) == each.predict(images)
     restored.learn(SCENARIO[2])
-    assert same(restored.state(), finished(name))
+    assert same_state(restored.state(), finished(name))
 
 
-def test_only_what_the_same_method_learned_is_loaded_and_only_at_first() -> None:
+def test_a_state_loads_only_into_a_new_learner_of_the_same_method() -> None:
     state = learned(method("gkd"), 1).state()
     with pytest.raises(ValueError, match="This was learned by gkd, not by rdkd"):
         learner(method("rdkd")).load_state(state)
@@ -202,7 +197,7 @@ def test_only_what_the_same_method_learned_is_loaded_and_only_at_first() -> None
 
 @pytest.mark.parametrize("name", ["finetune", "rdkd-adaptive"])
 @pytest.mark.parametrize("streams", ["split", "merged"])
-def test_without_a_memory_new_images_are_all_there_is(name: str, streams: str) -> None:
+def test_without_a_memory_only_new_images_are_trained_on(name: str, streams: str) -> None:
     each, callback = learner(method(name, streams=streams), ExemplarMemory(Quota(0))), Losses()
     for task in SCENARIO:
         took = each.learn(task, callback=callback)
@@ -215,7 +210,7 @@ def test_without_a_memory_new_images_are_all_there_is(name: str, streams: str) -
     assert evaluate(each, SCENARIO[0].test).nearest_mean is None
 
 
-def test_vectors_can_not_be_recomputed_without_exemplars() -> None:
+def test_recomputed_vectors_need_exemplars() -> None:
     how = method("gkd-adaptive", vectors="recomputed")
     each = learned(how, 1, ExemplarMemory(Quota(0)))
     with pytest.raises(ValueError, match="needs exemplars of the old classes"):
@@ -223,7 +218,7 @@ def test_vectors_can_not_be_recomputed_without_exemplars() -> None:
     assert each.classes == SCENARIO[0].classes
 
 
-def test_joint_keeps_everything_and_leaves_the_memory_it_was_given(
+def test_joint_keeps_all_images_in_a_memory_of_its_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     memory = ExemplarMemory(Quota(2))
@@ -255,7 +250,7 @@ def test_merged_streams_mix_new_images_with_old_exemplars() -> None:
     assert callback.slots == {0: {"merged"}, 1: {"merged", "kd"}, 2: {"merged", "kd"}}
 
 
-def test_rare_classes_are_shown_more_often_and_kept_once() -> None:
+def test_rare_classes_are_oversampled_but_kept_once() -> None:
     task, each = SCENARIO[0], learner(method("gkd"))
     each.settings = dataclasses.replace(each.settings, oversample_rare=True)
     rare = torch.nonzero(task.train.labels == 2).flatten()[1:]
@@ -268,7 +263,7 @@ HEADS = [("cosine", CosineClassifier), ("linear", LinearClassifier)]
 
 
 @pytest.mark.parametrize(("head", "kind"), HEADS)
-def test_the_head_is_the_methods(head: str, kind: type[nn.Module]) -> None:
+def test_logits_are_those_of_the_methods_head(head: str, kind: type[nn.Module]) -> None:
     each = learner(method("rdkd", head=head))
     for task in SCENARIO:
         each.learn(task)
@@ -289,7 +284,7 @@ def test_the_head_is_the_methods(head: str, kind: type[nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("selection", ["herding", "greedy"])
-def test_exemplars_are_chosen_by_what_the_trained_network_sees(selection: Selection) -> None:
+def test_herding_uses_the_features_of_the_trained_network(selection: Selection) -> None:
     each = learner(method("rdkd"), ExemplarMemory(Quota(3), selection))
     choose = reference.herding if selection == "herding" else reference.greedy
     differs = False
@@ -316,7 +311,7 @@ def class_vectors(each: Learner, images: Split, first: int, classes: int) -> ref
 
 
 @pytest.mark.parametrize("vectors", ["stored", "recomputed"])
-def test_new_classes_are_compared_by_the_old_network_and_kept_by_the_new(vectors: str) -> None:
+def test_new_vectors_use_the_old_network_and_stored_ones_the_new(vectors: str) -> None:
     each = learner(method("rdkd-adaptive", vectors=vectors))
     old: list[reference.Array] = []
     for task in SCENARIO:
@@ -334,23 +329,23 @@ def test_new_classes_are_compared_by_the_old_network_and_kept_by_the_new(vectors
             np.testing.assert_allclose(held[f"tasks.{number}"].numpy(), wanted, rtol=1e-5)
 
 
-def test_lambda_is_noted() -> None:
+def test_lambda_is_recorded() -> None:
     each = learner(method("tkd"))
     notes = [each.learn(task).notes for task in SCENARIO]
     assert notes == [{}, {"kd.lambda": 5 * 3**0.66}, {"kd.lambda": 5 * 4**0.66}]
 
 
-def test_torchs_own_random_numbers_are_neither_used_nor_moved() -> None:
+def test_torchs_global_generator_is_neither_used_nor_changed() -> None:
     states = []
     for seed in (5, 6):
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         states.append(learned(method("rdkd"), 2).state())
         assert torch.equal(torch.get_rng_state(), before)
-    assert same(*states)
+    assert same_state(*states)
 
 
-def test_a_smaller_memory_shrinks_what_is_rehearsed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fixed_total_leaves_fewer_exemplars_per_class(caplog: pytest.LogCaptureFixture) -> None:
     memory = ExemplarMemory(Quota(per_class=None, total=16))
     each = learner(method("gkd"), memory)
     with caplog.at_level(logging.WARNING, "densekd"):
@@ -362,7 +357,7 @@ def test_a_smaller_memory_shrinks_what_is_rehearsed(caplog: pytest.LogCaptureFix
     assert caplog.text == ""
 
 
-def test_a_task_by_hand_is_as_good_as_one_of_a_scenario() -> None:
+def test_a_task_can_be_made_without_a_scenario() -> None:
     first = SCENARIO[0]
     task = Task(0, ("red", "green", "blue", "black"), 0, first.train, first.test)
     each = learner(method("rdkd"))
@@ -370,7 +365,7 @@ def test_a_task_by_hand_is_as_good_as_one_of_a_scenario() -> None:
     assert set(each.predict(first.train.images)) <= {"red", "green", "blue", "black"}
 
 
-def test_a_class_without_images_is_refused_before_anything_is_learned() -> None:
+def test_a_class_without_images_is_refused() -> None:
     task, each = SCENARIO[0], learner(method("finetune"))
     without = task.train.take(torch.nonzero(task.train.labels != 2).flatten())
     with pytest.raises(ValueError, match="has no image to learn from"):

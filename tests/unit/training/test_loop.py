@@ -29,6 +29,7 @@ from densekd.training.learner import Learned, Learner, Settings
 from densekd.training.loop import Diverged
 
 from support.datasets import dataset
+from support.tiny_learners import same_state
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ INCREMENT = Schedule(2, 0.02, batch_size=4, momentum=0.8, weight_decay=0.05)
 
 
 class Log(list[T]):
-    """A list that stays the same one where what holds it is copied, as a learner's parts are."""
+    """A list that copies share, since a learner copies its backbone and terms."""
 
     def __deepcopy__(self, memo: object) -> "Log[T]":
         return self
@@ -63,7 +64,7 @@ def conv(inside: int, outside: int) -> nn.Conv2d:
 
 
 class Recording(nn.Module):
-    """A small backbone that notes every batch it is given, and how."""
+    """A small backbone that records every batch it gets and in which mode."""
 
     def __init__(self, calls: Log[Call]) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class Recording(nn.Module):
 
 
 class Noting(CrossEntropy):
-    """Cross-entropy that notes the labels of each batch of a step."""
+    """Cross-entropy that records the labels of each batch of a step."""
 
     def __init__(self, labels: Log[dict[Stream, Tensor]], stream: Stream, over: Over) -> None:
         super().__init__([stream], over)
@@ -93,7 +94,7 @@ class Noting(CrossEntropy):
 
 
 class Recorded:
-    """A learner, and all that its networks are given."""
+    """A learner with a record of all batches that its networks get."""
 
     def __init__(self, method: Method, seed: int = 1) -> None:
         self.calls, self.labels = Log[Call](), Log[dict[Stream, Tensor]]()
@@ -123,11 +124,6 @@ def learner(how: Method, seed: int = 1, backbone: Recording | None = None) -> Le
     return Learner(backbone, how, memory, Settings(augment, seed, ENGINE))
 
 
-def same(first: State, second: State) -> bool:
-    names = list(first.tensors) == list(second.tensors) and first.facts == second.facts
-    return names and all(torch.equal(x, second.tensors[name]) for name, x in first.tensors.items())
-
-
 def same_batches(first: Recorded, second: Recorded) -> bool:
     pairs = zip(first.batches(), second.batches(), strict=True)
     return all(
@@ -136,7 +132,7 @@ def same_batches(first: Recorded, second: Recorded) -> bool:
 
 
 def through_all(how: Method, seed: int = 1, moved: int = 0) -> tuple[Recorded, list[State]]:
-    """Learn all tasks; also gives the states after each. ``moved`` is a state of torch's own."""
+    """Learn all tasks; returns the state after each. ``moved`` seeds torch's global generator."""
     recorded, states = Recorded(how, seed), []
     torch.manual_seed(moved)
     for task in SCENARIO:
@@ -154,7 +150,7 @@ KINDS = ["gkd", "tkd", "fdkd", "rdkd"]
 
 
 @pytest.mark.parametrize("name", [*KINDS, *(f"{kind}-adaptive" for kind in KINDS)])
-def test_another_method_sees_the_same_batches_and_the_same_base(
+def test_all_methods_see_the_same_batches_and_base(
     name: str, finetuned: tuple[Recorded, list[State]]
 ) -> None:
     (plain, before), (recorded, after) = finetuned, through_all(method(name), moved=99)
@@ -164,7 +160,7 @@ def test_another_method_sees_the_same_batches_and_the_same_base(
         {k: x for k, x in states[0].tensors.items() if not k.startswith("term.")}
         for states in (before, after)
     ]
-    assert same(State({}, bases[0]), State({}, bases[1]))
+    assert same_state(State({}, bases[0]), State({}, bases[1]))
     assert any(k.startswith("network.") for k in bases[0])
     # Not because all methods were one and the same: the weights differ from the second task on.
     for old, new in zip(before[1:], after[1:], strict=True):
@@ -175,7 +171,7 @@ def test_another_method_sees_the_same_batches_and_the_same_base(
         assert not any(torch.equal(old.tensors[x], new.tensors[x]) for x in weights)
 
 
-def test_what_is_recorded_is_what_was_to_be_learned(
+def test_batches_hold_the_augmented_images_of_each_stream(
     finetuned: tuple[Recorded, list[State]],
 ) -> None:
     recorded, batches = finetuned[0], finetuned[0].batches()
@@ -204,7 +200,7 @@ def test_what_is_recorded_is_what_was_to_be_learned(
 
 
 class StopAfter(Callback):
-    """Stops after so many batches; counts how often it was asked, and notes what it is told."""
+    """Stops after so many batches; counts its calls and keeps the losses of each epoch."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
@@ -221,7 +217,7 @@ class StopAfter(Callback):
 
 
 class CrashAfter(StopAfter):
-    """Ends the process, as it were, without a chance to save."""
+    """Raises as a killed process would end, without saving."""
 
     def stop(self) -> bool:
         if super().stop():
@@ -230,7 +226,7 @@ class CrashAfter(StopAfter):
 
 
 def two_phases() -> Method:
-    """Training in one phase and then another."""
+    """A method with two phases in each increment."""
     more = Phase("more", Schedule(1, 0.1, "constant", batch_size=6))
     plain = method("rdkd")
     return dataclasses.replace(plain, increment=(*plain.increment, more))
@@ -248,7 +244,7 @@ INTERRUPTIONS = [
 
 
 def before_task(how: Method, number: int, folder: Path) -> None:
-    """Write a learner that has learned all tasks before."""
+    """Save a learner that has learned the tasks before ``number``."""
     each = learner(how)
     for task in SCENARIO[:number]:
         each.learn(task)
@@ -262,7 +258,7 @@ def loaded(how: Method, folder: Path) -> Learner:
 
 
 @pytest.mark.parametrize(("interruption", "how", "number"), INTERRUPTIONS)
-def test_interrupted_after_any_batch_it_ends_with_the_same_weights(
+def test_a_resume_after_any_batch_gives_the_same_weights(
     interruption: type[StopAfter], how: Method, number: int, tmp_path: Path
 ) -> None:
     before_task(how, number, tmp_path)
@@ -282,7 +278,7 @@ def test_interrupted_after_any_batch_it_ends_with_the_same_weights(
             loaded(how, tmp_path).learn(task, callback=early, checkpoints=checkpoints)
         late, resumed = StopAfter(1000), loaded(how, tmp_path)
         again = resumed.learn(task, callback=late, checkpoints=checkpoints)
-        assert same(resumed.state(), whole.state())
+        assert same_state(resumed.state(), whole.state())
         assert (again.images, again.notes) == (took.images, took.notes)
         if interruption is StopAfter:
             assert early.asked + late.asked == callback.asked
@@ -292,7 +288,7 @@ def test_interrupted_after_any_batch_it_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize("name", ["rdkd-adaptive", "finetune"])
-def test_one_batch_at_a_time_and_a_new_process_for_each_is_all_the_same(
+def test_resuming_after_every_single_batch_gives_the_same_weights(
     name: str, tmp_path: Path
 ) -> None:
     how = method(name)
@@ -309,10 +305,12 @@ def test_one_batch_at_a_time_and_a_new_process_for_each_is_all_the_same(
                 sessions += 1
         each.save(tmp_path)
     assert sessions == 2 * (3 + 3 + 3)
-    assert same(loaded(how, tmp_path).state(), through_all(how)[0].learner.state())
+    assert same_state(loaded(how, tmp_path).state(), through_all(how)[0].learner.state())
 
 
-def test_a_long_epoch_is_saved_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_epoch_is_saved_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     how, whole, resumed = method("rdkd"), learner(method("rdkd")), Recorded(method("rdkd"))
     whole.learn(SCENARIO[0])
     monkeypatch.setattr(loop, "_SECONDS_PER_SAVE", -1.0)
@@ -323,10 +321,10 @@ def test_a_long_epoch_is_saved_on_the_way(tmp_path: Path, monkeypatch: pytest.Mo
     assert (state.facts["epoch"], state.facts["batch"]) == (0, 2)
     resumed.learner.learn(SCENARIO[0], checkpoints=Checkpoints(tmp_path))
     assert len(resumed.batches()) == 4
-    assert same(resumed.learner.state(), whole.state())
+    assert same_state(resumed.learner.state(), whole.state())
 
 
-def test_learning_again_what_the_checkpoints_hold_takes_no_batch(tmp_path: Path) -> None:
+def test_a_finished_task_is_loaded_from_its_checkpoint(tmp_path: Path) -> None:
     first, second = Recorded(method("gkd")), Recorded(method("rdkd"))
     took = first.learner.learn(SCENARIO[0], checkpoints=Checkpoints(tmp_path))
     again = second.learner.learn(SCENARIO[0], checkpoints=Checkpoints(tmp_path))
@@ -334,11 +332,11 @@ def test_learning_again_what_the_checkpoints_hold_takes_no_batch(tmp_path: Path)
     assert took.images == 48
     assert not any(call.training for call in second.calls)
     weights = first.learner.network.state_dict(), second.learner.network.state_dict()
-    assert same(State({}, weights[0]), State({}, weights[1]))
+    assert same_state(State({}, weights[0]), State({}, weights[1]))
 
 
-def test_the_teacher_sees_each_batch_once_in_peace() -> None:
-    """However many terms ask for it."""
+def test_the_teacher_runs_once_per_batch_without_gradients() -> None:
+    """Even if several terms need it."""
     how = method("rdkd")
     how = how.with_term("kd2", Distil(["exemplars"], DenseDistillation("each"), RatioWeight(1.0)))
     recorded, _ = through_all(how)
@@ -351,7 +349,7 @@ def test_the_teacher_sees_each_batch_once_in_peace() -> None:
         assert torch.equal(call.images, images)
 
 
-def test_what_is_not_taught_costs_no_forward_pass(
+def test_the_teacher_does_not_run_on_streams_that_need_none(
     finetuned: tuple[Recorded, list[State]],
 ) -> None:
     assert finetuned[0].taught() == []
@@ -362,7 +360,7 @@ def test_what_is_not_taught_costs_no_forward_pass(
     assert all(torch.equal(call.images, x) for call, x in zip(taught, new, strict=True))
 
 
-def test_the_teacher_stays_what_was_learned() -> None:
+def test_the_teacher_is_the_network_before_the_task() -> None:
     """A term compares each step's teacher with the network before the task."""
     known = Log[tuple[Tensor, Tensor]]()
 
@@ -389,7 +387,7 @@ def test_the_teacher_stays_what_was_learned() -> None:
 
 
 def drawing(seed: int) -> list[tuple[int, ...]]:
-    """The state, before each step of two tasks, of what groups are drawn with."""
+    """The state of the group generator before each step of two tasks."""
     states = Log[tuple[int, ...]]()
 
     class Drawing(Distil):
@@ -402,7 +400,7 @@ def drawing(seed: int) -> list[tuple[int, ...]]:
     return list(states)
 
 
-def test_groups_are_drawn_by_the_seed_and_anew_in_each_epoch_and_task() -> None:
+def test_groups_depend_on_seed_task_and_epoch() -> None:
     first = drawing(1)
     assert len(set(first)) == len(first) == 12
     assert drawing(1) == first
@@ -410,7 +408,7 @@ def test_groups_are_drawn_by_the_seed_and_anew_in_each_epoch_and_task() -> None:
 
 
 def replayed(state: State, teacher: Network, recorded: Recorded) -> dict[str, Tensor]:
-    """GKD's second task once more from its first batch on, in a few plain lines."""
+    """Train GKD's second task again from its second batch, in a few plain lines."""
     student = Network(Recording(Log[Call]()), CosineClassifier(12))
     for classes in (4, 2):
         student.grow(classes)
@@ -457,7 +455,7 @@ def test_training_is_plain_sgd_on_the_sum_of_the_terms(tmp_path: Path) -> None:
 
 
 class From(Term):
-    """Spoils training from its n-th step on, counting over all copies."""
+    """Makes the loss or its gradient non-finite from step n on, counted over all copies."""
 
     def __init__(self, step: int, value: float) -> None:
         super().__init__(["new"])
@@ -473,7 +471,7 @@ class From(Term):
 
 
 @pytest.mark.parametrize("head", ["cosine", "linear"])
-def test_an_absurd_rate_is_reported_in_a_sentence(head: str, tmp_path: Path) -> None:
+def test_a_learning_rate_that_is_too_high_raises_diverged(head: str, tmp_path: Path) -> None:
     how = make_method("gkd", DenseOptions(head=head), Schedules(Schedule(2, 1e20, batch_size=4)))  # type: ignore[arg-type]
     with pytest.raises(Diverged, match="task 1 stopped being finite in epoch 1; try a smaller lea"):
         learner(how).learn(SCENARIO[0], checkpoints=Checkpoints(tmp_path / "x"))
@@ -482,7 +480,7 @@ def test_an_absurd_rate_is_reported_in_a_sentence(head: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan, 0.0])
 @pytest.mark.parametrize("step", [3, 5])
-def test_a_divergence_leaves_the_last_good_epoch_to_go_on_from(
+def test_a_diverged_task_resumes_from_the_last_finite_epoch(
     value: float, step: int, tmp_path: Path
 ) -> None:
     plain, checkpoints = method("rdkd"), Checkpoints(tmp_path)
@@ -496,10 +494,10 @@ def test_a_divergence_leaves_the_last_good_epoch_to_go_on_from(
     resumed, whole = learner(plain), learner(plain)
     resumed.learn(SCENARIO[0], checkpoints=checkpoints)
     whole.learn(SCENARIO[0])
-    assert same(resumed.state(), whole.state())
+    assert same_state(resumed.state(), whole.state())
 
 
-def test_whoever_stops_a_diverged_training_saves_none_of_it(tmp_path: Path) -> None:
+def test_a_stop_does_not_save_diverged_weights(tmp_path: Path) -> None:
     spoiled = method("rdkd").with_term("spoil", From(1, 0.0))
     with pytest.raises(Diverged):
         learner(spoiled).learn(
@@ -553,7 +551,7 @@ def test_a_report_has_the_mean_of_the_epoch_so_far(monkeypatch: pytest.MonkeyPat
     assert [report.losses["count"] for report in callback.reports] == means
 
 
-def test_no_loss_is_reported_that_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_SECONDS_PER_REPORT", 0.0)
     callback = Listening()
     spoiled = method("gkd").with_term("spoil", From(4, torch.inf))
