@@ -99,7 +99,7 @@ def load_folder(
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction must be from 0 to below 1, not {test_fraction}.")
     found = find_images(path)
-    images, items = read_images(found, image_size, memory_bytes, on_progress)
+    images, items = read_images(found, image_size, memory_bytes, on_progress, check=True)
     if WHOLE in found.parts:
         tested = held_out([item.label for item in items], test_fraction, seed).tolist()
         items = [
@@ -195,20 +195,12 @@ def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def read_images(
-    found: FoundImages,
-    size: int,
-    memory_bytes: int,
-    on_progress: OnProgress | None,
-    *,
-    check_files: bool = True,
+    found: FoundImages, size: int, memory_bytes: int, on_progress: OnProgress | None, *, check: bool
 ) -> tuple[Images, list[ImageItem]]:
     """Decode the images if they fit into memory; otherwise leave them in their files.
 
-    Unreadable files are dropped with a warning. ``check_files`` opens also those that are left in
-    their files, to find the unreadable ones.
-
-    Returns:
-        The images and, for each, its item.
+    Unreadable files are dropped with a warning; ``check`` looks for them also among images left
+    in their files. Returns the images and, for each, its item.
     """
     if size < 1:
         raise ValueError(f"image_size must be at least 1, not {size}.")
@@ -227,9 +219,9 @@ def read_images(
         "them at random.",
         *numbers,
     )
-    if check_files:
-        check = functools.partial(why_unreadable, header_only=True)
-        reasons = dict(zip(files, in_threads(check, files, on_progress), strict=True))
+    if check:
+        why = functools.partial(why_unreadable, header_only=True)
+        reasons = dict(zip(files, in_threads(why, files, on_progress), strict=True))
         warn_left_out((file, reason) for file, reason in reasons.items() if reason is not None)
         items = [item for item in items if reasons[item.file] is None]
     return FileImages(tuple(item.file for item in items), size), items
@@ -272,10 +264,9 @@ def quote_names(names: Sequence[str], most: int = 3) -> str:
 def _list(folder: Path) -> FolderListing:
     listing = FolderListing({}, [], [])
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
+        visible = (entry for entry in entries if not entry.name.startswith("."))
+        for entry in sorted(visible, key=lambda entry: entry.name):
             path = folder / entry.name
-            if entry.name.startswith("."):
-                continue
             try:
                 is_folder, is_file = entry.is_dir(), entry.is_file()
             except OSError:  # a link in a circle

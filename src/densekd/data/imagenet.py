@@ -39,7 +39,7 @@ def load_imagenet(
     if classes is None:
         classes = imagenet_classes("imagenet", path, classes_file)
     found = find_imagenet(path, classes)
-    images, items = read_images(found, image_size, memory_bytes, on_progress, check_files=False)
+    images, items = read_images(found, image_size, memory_bytes, on_progress, check=False)
     return folder_dataset("imagenet", path, images, items)
 
 

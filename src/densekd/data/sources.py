@@ -22,7 +22,7 @@ from densekd.data.imagenet import load_imagenet, load_imagenet100
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A kind of data source."""
 
     usage: str  # how users write it; the part after a colon is the loader's first argument
@@ -36,25 +36,25 @@ _IMAGENET = ("image_size", "classes_file", "on_progress")
 _HUB = ("image_size", "seed", "image_column", "label_column", "on_progress")
 
 SOURCES = {
-    "digits": Source("digits", "1,797 digits, 8x8, 10 classes", load_digits),
-    "cifar10": Source(
+    "digits": DataSource("digits", "1,797 digits, 8x8, 10 classes", load_digits),
+    "cifar10": DataSource(
         "cifar10", "60,000 photos, 32x32, 10 classes", partial(load_cifar, "cifar10"), _CIFAR
     ),
-    "cifar100": Source(
+    "cifar100": DataSource(
         "cifar100", "60,000 photos, 32x32, 100 classes", partial(load_cifar, "cifar100"), _CIFAR
     ),
-    "folder": Source(
+    "folder": DataSource(
         "folder:PATH",
         "your images, a sub-folder per class",
         load_folder,
         ("image_size", "seed", "on_progress"),
     ),
-    "imagenet": Source("imagenet:PATH", "ImageNet, train/ and val/", load_imagenet, _IMAGENET),
-    "imagenet100": Source(
+    "imagenet": DataSource("imagenet:PATH", "ImageNet, train/ and val/", load_imagenet, _IMAGENET),
+    "imagenet100": DataSource(
         "imagenet100:PATH", "100 classes of ImageNet", load_imagenet100, _IMAGENET
     ),
-    "npz": Source("npz:FILE", "arrays in a NumPy file", load_npz),
-    "hub": Source("hub:NAME", "from the Hugging Face hub", load_hub, _HUB),
+    "npz": DataSource("npz:FILE", "arrays in a NumPy file", load_npz),
+    "hub": DataSource("hub:NAME", "from the Hugging Face hub", load_hub, _HUB),
 }
 
 

@@ -123,16 +123,11 @@ def read_update_images(
         seed: draws the test images if the folder has no ``val``.
         on_progress: called with the number of files read so far, and of all.
     """
-    items = [
-        (file, name, part)
-        for part, own in found.parts.items()
-        for name, files in own.items()
-        for file in files
-    ]
+    items = found.items()
     _check_memory(len(items), size)
-    pixels, read, unreadable = decode_all([item[0] for item in items], size, on_progress)
+    pixels, read, unreadable = decode_all([item.file for item in items], size, on_progress)
     warn_left_out([*found.left_out, *unreadable])
-    names, parts = [items[i][1] for i in read], [items[i][2] for i in read]
+    names, parts = [items[i].label for i in read], [items[i].part for i in read]
     counts = {
         part: Counter(n for n, p in zip(names, parts, strict=True) if p == part)
         for part in found.parts
