@@ -153,11 +153,11 @@ def _do_runs(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool)
     """Do the unfinished runs. If interrupted, say how to resume, and exit."""
     from densekd.cli.sweep_progress import sweep_display
     from densekd.cli.sweep_tables import summary
-    from densekd.sweeps.record import SweepRecord, opened
+    from densekd.sweeps.record import SweepRecord, sweep_folder
     from densekd.sweeps.sweep import carry_out
     from densekd.sweeps.work import finished
 
-    with Interrupts() as interrupts, opened(sweep, file.read_text("utf-8-sig")):
+    with Interrupts() as interrupts, sweep_folder(sweep, file.read_text("utf-8-sig")):
         record = SweepRecord(sweep, finished)
         record.write()
         left = record.unfinished()

@@ -1,4 +1,4 @@
-"""An experiment as a file: which runs it has, how their table is laid out, what the paper says."""
+"""Experiment files: the runs of an experiment, its table, and the paper's numbers."""
 
 import dataclasses
 import difflib
@@ -14,7 +14,7 @@ from densekd.config.settings_tree import given, override, read_toml
 JobKind = Literal["runs", "compression"]
 Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orders"]
 
-# Of ``result.json``, but for the last two: the training time, and the sample variance of
+# Keys of ``result.json``, but for the last two: the training time, and the sample variance of
 # ``average_incremental_accuracy`` over the columns.
 MEASURES = (
     "average_incremental_accuracy",
@@ -33,9 +33,8 @@ class Target:
 
     Args:
         where: the settings of the runs that it is about, by dotted key.
-        value: in percent, as it is printed; a ``variance`` in percent squared, ``seconds`` in
-            seconds.
-        measure: what was measured, one of `MEASURES`.
+        value: in percent as printed; ``variance`` in percent squared, ``seconds`` in seconds.
+        measure: one of `MEASURES`.
     """
 
     where: Mapping[str, Any]
@@ -48,17 +47,17 @@ class Experiment:
     """A grid of runs.
 
     Args:
-        name: the file's, without its ending.
-        title: what it is called.
+        name: the file name without suffix.
+        title: a short title.
         about: what it shows, in a few sentences.
-        kind: what a point of the grid is: one of ``densekd run`` or of ``densekd compress``.
+        kind: what runs at each point: ``densekd run`` or ``densekd compress``.
         measure: what its table shows, one of `MEASURES`.
-        settings: what all runs have in common, as in the file of ``densekd run --config``.
-        grid: the values of each dotted key that differs between runs; they are the product.
-        skip: points of the product to leave out: those that have all values of one of these.
-        rows: the key that its table has a row for each value of.
-        columns: the key that its table has a column for each value of.
-        figures: what is drawn of it.
+        settings: the settings of all runs, as in a file for ``densekd run --config``.
+        grid: the values of each dotted key that varies; runs are their product.
+        skip: leave out the points that match all values of one of these.
+        rows: the key whose values are the rows of the table.
+        columns: the key whose values are its columns.
+        figures: the figures to draw.
         targets: the paper's numbers.
     """
 
@@ -76,7 +75,7 @@ class Experiment:
     targets: tuple[Target, ...]
 
     def points(self) -> list[dict[str, Any]]:
-        """The values of each run, by dotted key."""
+        """List the values of each run, by dotted key."""
         product = itertools.product(*self.grid.values())
         every = [dict(zip(self.grid, values, strict=True)) for values in product]
         return [
@@ -86,7 +85,7 @@ class Experiment:
         ]
 
     def with_axes(self, assignments: Sequence[str]) -> "Experiment":
-        """The experiment with other values for some keys, such as ``scenario.steps=5,10``."""
+        """Replace or add the values of some keys, such as ``scenario.steps=5,10``."""
         grid = dict(self.grid)
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
@@ -99,13 +98,13 @@ class Experiment:
 
 
 def read_experiment(file: Path) -> Experiment:
-    """The experiment in a TOML file; docs/sweeps.md describes it.
+    """Read an experiment from a TOML file as described in docs/sweeps.md.
 
     Raises:
-        ValueError: with one sentence that names the file, the key and what it may be.
+        ValueError: one sentence that names the file, the key and its valid values.
     """
     tree = read_toml(file)
-    # The copy that a sweep keeps is in a folder of the experiment's name.
+    # A sweep keeps a copy in a folder that has the experiment's name.
     name = file.absolute().parent.name if file.name == "experiment.toml" else file.stem
     try:
         return _experiment(name, tree)
@@ -114,7 +113,7 @@ def read_experiment(file: Path) -> Experiment:
 
 
 def label(point: Mapping[str, Any]) -> str:
-    """A point in a few words: ``rdkd steps=5``."""
+    """Describe a point in a few words: ``rdkd steps=5``."""
     return " ".join(
         str(value) if key in ("method", "method.name") else f"{key.rpartition('.')[2]}={value}"
         for key, value in point.items()
@@ -122,7 +121,7 @@ def label(point: Mapping[str, Any]) -> str:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested sections by dotted key."""
+    """List the values of nested sections by dotted key."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         inner = flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else None
@@ -131,7 +130,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections that `flat` makes ``values`` of."""
+    """Make nested sections from values by dotted key; undoes `flat`."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")
@@ -171,7 +170,7 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
 
 
 def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target]:
-    """Of ``[paper.MEASURE]``: rows by name, each one number or one for each column."""
+    """Read ``[paper.MEASURE]``: for each row one number, or one for each column."""
     paper = _table(tree, "paper")
     only = flat(_table(paper, "where"))
     _check_names("a key of the grid", only, experiment.grid)
@@ -211,14 +210,18 @@ def _skipped(tree: Mapping[str, Any], grid: Mapping[str, Any]) -> Iterator[Mappi
 def _axis(key: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list) or not values:
         raise ValueError(f"grid.{key} must be a list of values, not {values!r}.")
-    return tuple(value for i, value in enumerate(values) if value not in values[:i])
+    return _distinct(values)
 
 
 def _values(text: str) -> tuple[Any, ...]:
-    """Values as they are typed: separated by commas, or as a list of TOML."""
+    """Parse values separated by commas, or a TOML list."""
     whole = _value(text)
     found = whole if isinstance(whole, list) else [_value(part) for part in text.split(",")]
-    return tuple(value for i, value in enumerate(found) if value not in found[:i])
+    return _distinct(found)
+
+
+def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(value for i, value in enumerate(values) if value not in values[:i])
 
 
 def _value(text: str) -> Any:

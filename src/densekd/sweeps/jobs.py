@@ -1,4 +1,4 @@
-"""What a sweep has to do: the jobs of an experiment, with the settings of each."""
+"""The jobs of an experiment, with the settings and the folder of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nes
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A point of an experiment's grid.
+    """One point of an experiment's grid.
 
     Args:
-        kind: what is to be done.
-        point: its values, by dotted key.
-        tree: all its settings that were given.
-        out: where run folders are.
-        folder: its own.
-        shares: stands for what it has in common with other jobs: their base.
-        figures: what will be drawn of it, which may need more than the run.
+        kind: a run or a compression.
+        point: its values on the axes, by dotted key.
+        tree: its settings.
+        out: the folder that holds run folders.
+        folder: its own folder.
+        shares: stands for its base or teacher; jobs with the same value share it.
+        figures: the figures drawn from it; some need more than the run.
     """
 
     kind: JobKind
@@ -41,19 +41,19 @@ class SweepJob:
 
     @property
     def label(self) -> str:
-        """A few words for it."""
+        """The point in a few words."""
         return label(self.point)
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What is to be done.
+    """The jobs of a sweep.
 
     Args:
-        experiment: with the axes that were given besides the file's.
-        scale: the share of all epochs.
-        changes: settings that were given besides the file's, as a tree.
-        folder: where its record is kept.
+        experiment: the experiment, with the axes given on the command line.
+        scale: the share of all epochs to train.
+        changes: settings given besides the file's, as a tree.
+        folder: where the record is kept.
         jobs: one for each point of the grid.
     """
 
@@ -70,16 +70,16 @@ def plan(
     changes: Mapping[str, Any] | None = None,
     scale: float | None = None,
 ) -> SweepPlan:
-    """The jobs of an experiment, all of them checked.
+    """List the jobs of an experiment and check the settings of each.
 
     Args:
-        experiment: which.
-        out: where run folders are.
-        changes: settings for all jobs, as a tree; they count more than the experiment's.
+        experiment: the experiment.
+        out: the folder that holds run folders.
+        changes: settings for all jobs, as a tree; they override the experiment's.
         scale: the share of all epochs to train.
     """
     changes = {} if changes is None else changes
-    place = _of_compression if experiment.kind == "compression" else _of_run
+    locate = _locate_compression if experiment.kind == "compression" else _locate_run
     for key in flat(changes):
         if key in experiment.grid:
             raise ValueError(
@@ -90,17 +90,17 @@ def plan(
         tree = merge(experiment.settings, changes, nested(point))
         try:
             tree = tree if scale is None else scaled(tree, scale)
-            folder, shares = place(tree, out)
+            folder, shares = locate(tree, out)
         except ValueError as error:
             raise ValueError(f"{experiment.name}, {label(point)}: {error}") from None
         job = SweepJob(experiment.kind, point, plain(tree), out, folder, shares, experiment.figures)
         jobs.append(job)
-    folder = out / "sweeps" / _name(experiment, changes, scale)
+    folder = out / "sweeps" / _folder_name(experiment, changes, scale)
     return SweepPlan(experiment, scale, changes, folder, tuple(jobs))
 
 
 def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """The settings with all schedules shortened in proportion."""
+    """Shorten all schedules of a tree in proportion."""
     if not 0 < scale < float("inf"):
         raise ValueError(f"a scale must be a number above 0, such as 0.1, not {scale}.")
     epochs = uniform(tree).get("epochs")
@@ -112,8 +112,8 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
     return {**tree, "epochs": scale * (1.0 if epochs is None else epochs)}
 
 
-def _name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:
-    """Of the sweep's folder; what makes other numbers makes another name."""
+def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:
+    """Name a sweep's folder by all that changes its numbers."""
     matters = {key: value for key, value in flat(changes).items() if key not in INERT_KEYS}
     parts = [experiment.name]
     if scale is not None:
@@ -123,18 +123,18 @@ def _name(experiment: Experiment, changes: Mapping[str, Any], scale: float | Non
     return "-".join(parts)
 
 
-def _of_run(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
-    """The folder of a run, and what stands for its base as far as is known without the data."""
+def _locate_run(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
+    """The folder of a run, and a hash of its base settings."""
     config = resolve(tree)
     _check_single(config.engine)
     scenario = config.scenario
-    # How many classes the base has is known when the data are; until then, what decides it.
-    decides = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
-    return run_folder(config, out), digest([base_settings(config, 0), decides])
+    # The data decides how many classes the base has; until it is read, hash what that depends on.
+    base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
+    return run_folder(config, out), digest([base_settings(config, 0), base_classes])
 
 
-def _of_compression(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
-    """The folder of a compression, and what stands for its teacher."""
+def _locate_compression(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
+    """The folder of a compression, and a hash of its teacher's settings."""
     config = resolve_compression(tree)
     _check_single(config.engine)
     return compression_folder(config, out), digest(plain(teacher_settings(config)))

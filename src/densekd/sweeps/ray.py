@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Ray cluster, whose machines have the folders of runs and data in common."""
+"""Jobs on a Ray cluster, whose machines share the folders of runs and data."""
 
 import logging
 import os
@@ -11,25 +11,24 @@ from typing import Any
 import torch
 
 from densekd.config.settings_tree import given
-from densekd.jobs.events import JobChannel, JobDone, JobEvent, JobFailed, JobStopped, Work, run_job
+from densekd.jobs.events import JobChannel, JobEnd, JobEvent, JobFailed, Work, run_job
 from densekd.sweeps.jobs import SweepJob
 
-# A job that loses its worker so many times more than this may be what kills it.
+# After so many retries, the job itself is probably what kills its worker.
 _RETRIES = 3
-# What a run reads from its environment.
+# The environment variables that a run reads.
 _VARIABLES = ("DENSEKD_DATA",)
 
 
 class RayPool:
-    """Ray tasks; one whose worker is lost goes on from its checkpoint on another.
+    """Runs jobs as Ray tasks; a job whose worker dies resumes on another from its checkpoint.
 
     Args:
-        work: does a job; a function of a module, which all machines have installed.
-        address: of a cluster, ``auto`` for the one that this machine belongs to; without one,
-            this machine is a cluster until `close`.
-        workers: how many jobs go on at a time at most; as many as there are processors for,
-            unless given.
-        threads: that each computes with.
+        work: runs a job; a module-level function that all machines have installed.
+        address: the cluster's, or ``auto`` for the one this machine belongs to; without one, a
+            cluster is started on this machine, until `close`.
+        workers: the most jobs at a time; by default as many as there are processors for.
+        threads: the threads of each job.
     """
 
     def __init__(self, work: Work, address: str | None, workers: int | None, threads: int) -> None:
@@ -49,18 +48,18 @@ class RayPool:
             raise ValueError(
                 f"There is no Ray cluster at {address or 'this machine'}: {reason}"
             ) from error
-        self._desk = self._ray.remote(num_cpus=0)(_Desk).remote()
-        self._jobs: dict[Any, SweepJob] = {}  # by what Ray calls their result
+        self._mailbox = self._ray.remote(num_cpus=0)(_Mailbox).remote()
+        self._jobs: dict[Any, SweepJob] = {}  # by the reference to their result
 
     @property
     def free(self) -> bool:
-        """Whether a job can be started."""
-        # Asked each time, for clusters grow.
+        """Whether another job can be started."""
+        # Asked each time, because clusters grow.
         found = self._ray.cluster_resources().get("CPU", 0) // self.threads
         return len(self._jobs) < max(1, self.workers or found)
 
     def start(self, job: SweepJob) -> None:
-        """Begin a job."""
+        """Start a job."""
         gpus = self._ray.cluster_resources().get("GPU", 0)
         wanted = given(job.tree, "engine", "accelerator") != "cpu"
         task = self._ray.remote(_task).options(
@@ -69,33 +68,37 @@ class RayPool:
             num_gpus=1 if gpus and wanted else 0,
             max_retries=_RETRIES,
         )
-        place = _Place(Path.cwd(), {v: os.environ[v] for v in _VARIABLES if v in os.environ})
-        ticket = str(job.folder)
-        self._jobs[task.remote(self.work, job, (self._desk, ticket), place, self.threads)] = job
+        environment = _Environment(
+            Path.cwd(), {v: os.environ[v] for v in _VARIABLES if v in os.environ}
+        )
+        key = str(job.folder)
+        self._jobs[task.remote(self.work, job, (self._mailbox, key), environment, self.threads)] = (
+            job
+        )
 
     def events(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
-        """What there is to tell of each job, waiting for it no longer than ``seconds``."""
+        """Give new events, waiting at most ``seconds`` for a job to end."""
         if not self._jobs:
             return
         ended, _ = self._ray.wait(list(self._jobs), timeout=seconds)
-        by_ticket = {str(job.folder): job for job in self._jobs.values()}
-        for ticket, event in self._ray.get(self._desk.take.remote()):
-            if ticket in by_ticket:
-                yield by_ticket[ticket], event
+        by_key = {str(job.folder): job for job in self._jobs.values()}
+        for key, event in self._ray.get(self._mailbox.take.remote()):
+            if key in by_key:
+                yield by_key[key], event
         for result in ended:
             yield self._jobs.pop(result), self._outcome(result)
 
     def stop(self) -> None:
-        """Ask all jobs to save and leave."""
-        self._desk.ask_to_stop.remote()
+        """Ask all jobs to save their state and stop."""
+        self._mailbox.ask_to_stop.remote()
 
     def close(self) -> None:
-        """Leave the cluster, which ends what is still being done."""
+        """Leave the cluster, which kills jobs that still run."""
         self._ray.shutdown()
 
-    def _outcome(self, result: Any) -> JobDone | JobStopped | JobFailed:
+    def _outcome(self, result: Any) -> JobEnd:
         try:
-            outcome: JobDone | JobStopped | JobFailed = self._ray.get(result)
+            outcome: JobEnd = self._ray.get(result)
         except self._ray.exceptions.WorkerCrashedError:
             return JobFailed(
                 f"its worker was lost {_RETRIES + 1} times; perhaps the memory is full."
@@ -106,8 +109,8 @@ class RayPool:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where the command was given, so that paths mean the same to all workers."""
+class _Environment:
+    """The folder and variables of the command, so that paths mean the same to all workers."""
 
     folder: Path
     variables: Mapping[str, str]
@@ -119,23 +122,23 @@ class _Place:
         except OSError as error:
             raise ValueError(
                 f"A worker doesn't find {self.folder} ({error}); give the command in a folder "
-                "that all machines of the cluster have in common."
+                "that all machines of the cluster share."
             ) from None
 
 
-class _Desk:
-    """An actor where jobs leave their event, and ask whether to stop."""
+class _Mailbox:
+    """An actor to which jobs send events, and which tells them to stop."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[str, JobEvent]] = []
+        self._events: list[tuple[str, JobEvent]] = []
         self._stopping = False
 
-    def send(self, ticket: str, event: JobEvent) -> None:
-        self._told.append((ticket, event))
+    def send(self, key: str, event: JobEvent) -> None:
+        self._events.append((key, event))
 
     def take(self) -> list[tuple[str, JobEvent]]:
-        told, self._told = self._told, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def ask_to_stop(self) -> None:
         self._stopping = True
@@ -144,46 +147,46 @@ class _Desk:
         return self._stopping
 
 
-class _ToDesk(JobChannel):
-    def __init__(self, desk: Any, ticket: str) -> None:
-        self.desk, self.ticket = desk, ticket
-        self._asked, self._told = 0.0, False
+class _MailboxChannel(JobChannel):
+    def __init__(self, mailbox: Any, key: str) -> None:
+        self.mailbox, self.key = mailbox, key
+        self._asked, self._stopped = 0.0, False
 
     def send(self, event: JobEvent) -> None:
-        self.desk.send.remote(self.ticket, event)
+        self.mailbox.send.remote(self.key, event)
 
     def stop(self) -> bool:
-        # Across a network it takes longer to ask than to train on a batch.
-        if time.monotonic() - self._asked >= 1 and not self._told:
+        # Asking over a network takes longer than training on a batch.
+        if time.monotonic() - self._asked >= 1 and not self._stopped:
             ray = _ray()
             try:
-                self._told = ray.get(self.desk.stopping.remote())
-            except ray.exceptions.RayError:  # whoever gave the job is gone
-                self._told = True
+                self._stopped = ray.get(self.mailbox.stopping.remote())
+            except ray.exceptions.RayError:  # the process that started the job is gone
+                self._stopped = True
             self._asked = time.monotonic()
-        return self._told
+        return self._stopped
 
 
 def _task(
-    work: Work, job: SweepJob, desk: tuple[Any, str], place: _Place, threads: int
-) -> JobDone | JobStopped | JobFailed:
+    work: Work, job: SweepJob, channel: tuple[Any, str], environment: _Environment, threads: int
+) -> JobEnd:
     try:
-        place.enter()
+        environment.enter()
     except ValueError as error:
         return JobFailed(str(error))
     torch.set_num_threads(threads)
-    return run_job(work, job, _ToDesk(*desk))
+    return run_job(work, job, _MailboxChannel(*channel))
 
 
 def _ray() -> Any:
-    # Read when Ray is imported: nothing is sent to anyone, nor said about GPUs that aren't there.
+    # Ray reads these when imported: send no usage statistics, don't warn about missing GPUs.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
         raise ValueError(
-            "The engine ray needs Ray, which isn't here; install it with "
+            "The engine ray needs Ray, which isn't installed; install it with "
             "`pip install 'densekd[ray]'`, or leave --engine out."
         ) from None
     return ray

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from densekd.jobs.events import JobChannel, JobDone, JobProgress
-from densekd.sweeps.ray import RayPool, _Desk, _Place
+from densekd.sweeps.ray import RayPool, _Environment, _Mailbox
 
 
 def nothing(job: object, line: JobChannel) -> None:
@@ -23,14 +23,14 @@ def test_without_ray_one_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_desk_gives_each_news_once_and_in_order() -> None:
-    desk = _Desk()
-    desk.send("a", JobProgress("begins"))
-    desk.send("b", JobDone())
-    assert desk.take() == [("a", JobProgress("begins")), ("b", JobDone())]
-    assert desk.take() == []
-    assert not desk.stopping()
-    desk.ask_to_stop()
-    assert desk.stopping()
+    mailbox = _Mailbox()
+    mailbox.send("a", JobProgress("begins"))
+    mailbox.send("b", JobDone())
+    assert mailbox.take() == [("a", JobProgress("begins")), ("b", JobDone())]
+    assert mailbox.take() == []
+    assert not mailbox.stopping()
+    mailbox.ask_to_stop()
+    assert mailbox.stopping()
 
 
 def test_paths_mean_the_same_to_all_workers(
@@ -39,7 +39,7 @@ def test_paths_mean_the_same_to_all_workers(
     monkeypatch.setenv("DENSEKD_DATA", "before")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
-    _Place(tmp_path / "work", {"DENSEKD_DATA": "sets"}).enter()
+    _Environment(tmp_path / "work", {"DENSEKD_DATA": "sets"}).enter()
     assert (Path.cwd(), os.environ["DENSEKD_DATA"]) == (tmp_path / "work", "sets")
-    with pytest.raises(ValueError, match="that all machines of the cluster have in common"):
-        _Place(tmp_path / "none", {}).enter()
+    with pytest.raises(ValueError, match="all machines of the cluster"):
+        _Environment(tmp_path / "none", {}).enter()

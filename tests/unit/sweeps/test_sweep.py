@@ -19,7 +19,7 @@ from densekd.jobs.events import (
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, label
 from densekd.sweeps.jobs import SweepJob, SweepPlan, plan, scaled
-from densekd.sweeps.record import SweepRecord, opened
+from densekd.sweeps.record import SweepRecord, sweep_folder
 from densekd.sweeps.sweep import JobQueue, SweepObserver, carry_out
 from densekd.training.callbacks import Stopped
 
@@ -165,7 +165,7 @@ def test_one_run_of_each_base_comes_first(tmp_path: Path) -> None:
 
 
 class Inline:
-    """Does one job at a time, here, when event are asked for."""
+    """Does one job at a time, here, when events are asked for."""
 
     free: bool = True
 
@@ -284,7 +284,8 @@ def test_a_job_that_stops_by_itself_has_failed(tmp_path: Path) -> None:
     assert observer.ends[0] == JobStopped()
     state, reason = states(sweep)["gkd seed=1"]
     assert state == "failed"
-    assert reason == "its process was asked to stop, and saved where it was."
+    assert reason is not None
+    assert "asked to stop" in reason
 
 
 def test_the_record_keeps_what_other_calls_did(tmp_path: Path) -> None:
@@ -319,9 +320,9 @@ def test_a_record_that_is_cut_off_is_written_anew(tmp_path: Path) -> None:
 def test_only_one_process_works_on_a_sweep(tmp_path: Path) -> None:
     sweep = plan(two(), tmp_path)
     with (
-        opened(sweep, "first"),
+        sweep_folder(sweep, "first"),
         pytest.raises(ValueError, match="Another process is working on"),
-        opened(sweep, "second"),
+        sweep_folder(sweep, "second"),
     ):
         pass
     assert (sweep.folder / "experiment.toml").read_text() == "first"
@@ -335,11 +336,11 @@ def test_other_settings_do_not_go_into_the_same_table(tmp_path: Path) -> None:
     for seed in (1, 2):
         sweep = plan(two(settings={"seed": seed}, grid={"method.name": ("gkd",)}), tmp_path)
         if seed == 1:
-            with opened(sweep, text.format(1)):
+            with sweep_folder(sweep, text.format(1)):
                 continue
         with (
             pytest.raises(ValueError, match="has other settings than four has now"),
-            opened(sweep, text.format(2)),
+            sweep_folder(sweep, text.format(2)),
         ):
             pass
     assert (tmp_path / "sweeps" / "four" / "experiment.toml").read_text() == text.format(1)
