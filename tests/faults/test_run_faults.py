@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import os
 import random
 import shutil
@@ -12,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +118,6 @@ def unfinished(whole: tuple[Path, Result], tmp_path: Path) -> Path:
     return folder
 
 
-KILLED = [
-    *(sys.executable, "-m", "densekd", "run", "--network", "resnet8", "--base", "4"),
-    *("--steps", "3", "--method", "rdkd-adaptive"),
-    *("-o", "training.base.epochs=8", "-o", "training.base.batch_size=32"),
-    *("-o", "training.increment.epochs=5", "-o", "training.increment.batch_size=32"),
-]
 # After each epoch and each task.
 SAVES = 8 + 1 + 3 * (5 + 1)
 
@@ -179,32 +171,70 @@ def digits_file(tmp_path: Path) -> str:
     return f"npz:{tmp_path / 'digits.npz'}"
 
 
+# Imports once, and forks a process for each run: it prints the number of the process, and then how
+# it ended.
+FORKING = """
+import os, sys
+from pathlib import Path
+import torch.utils.tensorboard
+from densekd.config.schema import resolve
+from densekd.config.settings_tree import read_toml
+from densekd.runs.run import run
+for line in sys.stdin:
+    file, out = line.rstrip().split("\\t")
+    child = os.fork()
+    if not child:
+        run(resolve(read_toml(Path(file))), Path(out))
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@contextmanager
+def forking() -> Iterator[Callable[[Path, Path], tuple[int, Callable[[], int]]]]:
+    """Start runs from files in processes that only have to be forked."""
+    command = [sys.executable, "-c", FORKING]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as server:
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def start(file: Path, out: Path) -> tuple[int, Callable[[], int]]:
+            """The number of the process that was started, and what waits for its end."""
+            stdin.write(f"{file}\t{out}\n")
+            return int(stdout.readline()), lambda: int(stdout.readline())
+
+        yield start
+        stdin.close()
+
+
 @pytest.mark.slow
 def test_ten_kills_change_nothing(digits_file: str, tmp_path: Path) -> None:
-    command = [*KILLED, "--data", digits_file, "--out"]
+    training = {"base": {"epochs": 8}, "increment": {"epochs": 5}}
+    config = short(data={"source": digits_file}, training=training)
+    file = tmp_path / "run.toml"
+    file.write_text(as_toml(config))
     draw = random.Random(3)
-    out, fine = tmp_path / "out", tmp_path / "fine"
+    out = tmp_path / "out"
     found, seen = [], set[str]()
-
-    def far_enough(most: int) -> bool:
-        seen.update(saves(out))
-        return len(seen) >= most
-
-    for most in sorted(draw.sample(range(SAVES - 4), 10)):
-        with begun([*command, out]) as process:
-            wait(process, partial(far_enough, most))
+    with forking() as start:
+        for most in sorted(draw.sample(range(SAVES - 4), 10)):
+            process, end = start(file, out)
+            while len(seen) < most or not run_folder(config, out).exists():
+                seen.update(saves(out))
+                time.sleep(0.002)
             time.sleep(draw.uniform(0, 0.1))
-        assert process.returncode == -signal.SIGKILL
-        found.append(whereabouts(out))
+            os.kill(process, signal.SIGKILL)
+            assert end() == -signal.SIGKILL, "the run ended too early"
+            found.append(whereabouts(out))
     assert found.count("base") >= 2
     assert found.count("increment") >= 4
-    for place in (out, fine):
-        subprocess.run([*command, place], check=True, capture_output=True)
-    killed, never = (next(place.glob("npz-*")) for place in (out, fine))
-    results = [json.loads((folder / "result.json").read_text()) for folder in (killed, never)]
-    assert numbers(results[0]) == numbers(results[1])
-    assert same_weights(killed, never)
-    assert losses(killed) == losses(never)
+    killed, never = run(config, out), run(config, tmp_path / "fine")
+    assert numbers(killed) == numbers(never)
+    assert same_weights(Path(killed["folder"]), Path(never["folder"]))
+    assert losses(Path(killed["folder"])) == losses(Path(never["folder"]))
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""What can be found out about finished runs, and what else dense distillation is good for."""
+"""Analyses of finished runs."""

@@ -1,4 +1,4 @@
-"""How flat a minimum is: what noise on the weights does to the loss on the training images."""
+"""Flatness of a minimum: how noise on the weights changes the training loss."""
 
 import json
 import math
@@ -27,19 +27,19 @@ OnBatch = Callable[[int], None]
 _FILE = "flatness.json"
 _UNFINISHED = "flatness-unfinished.json"
 _READ_AT_ONCE = 256
-# After DER's grid for images of a similar size: 0 to 0.02.
+# DER's grid for images of a similar size: 0 to 0.02.
 _SIGMAS = tuple(round(0.001 * k, 3) for k in range(21))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Which noise is tried.
+    """The noise to try.
 
     Args:
-        sigmas: its deviations, growing; the first is 0, with which the others are compared.
-        draws: how often each is drawn.
-        seed: of the draws. One draw serves all sigmas, so that a curve is smooth, and all runs
-            with a network alike, so that they can be compared in pairs.
+        sigmas: standard deviations in increasing order; the first is 0, for comparison.
+        draws: the number of draws.
+        seed: seeds the draws. A draw is scaled by each sigma, so that curves are smooth, and is
+            the same for all runs with the same network, so that runs can be paired.
     """
 
     sigmas: tuple[float, ...] = _SIGMAS
@@ -49,7 +49,7 @@ class Noise:
     def __post_init__(self) -> None:
         growing = list(self.sigmas) == sorted(set(self.sigmas))
         if not growing or not all(map(math.isfinite, self.sigmas)) or self.sigmas[:1] != (0.0,):
-            raise ValueError(f"Sigmas must begin with 0 and grow, unlike {list(self.sigmas)}.")
+            raise ValueError(f"Sigmas must begin with 0 and increase, not be {list(self.sigmas)}.")
         if self.draws < 1:
             raise ValueError(f"Noise must be drawn at least once, not {self.draws} times.")
 
@@ -57,19 +57,19 @@ class Noise:
 def flatness(
     learner: Learner, train: Split, noise: Noise, on_progress: OnProgress | None = None
 ) -> list[list[float]]:
-    """The mean loss per image with growing noise on the weights.
+    """Measure the mean loss per image with increasing noise on the weights.
 
-    Each learnable parameter gets noise from N(0, sigma^2); what batch norm has counted stays. The
-    loss is the cross-entropy over all logits, of images as in a test. The learner is left as it is.
+    Each learnable parameter gets noise from N(0, sigma^2); batch-norm statistics stay. The loss is
+    the cross-entropy over all logits on images that are not augmented. The learner stays as it is.
 
     Args:
-        learner: what was learned.
-        train: the images, with ranks for labels.
-        noise: which noise.
-        on_progress: called with images seen and images in all, for each batch.
+        learner: the trained learner.
+        train: the images, with ranks as labels.
+        noise: the noise.
+        on_progress: called after each batch with the images done and in total.
 
     Returns:
-        The losses of each draw, for each sigma.
+        For each sigma, the losses of all draws.
     """
     return _by_sigma(list(_losses(learner, train, noise, 0, on_progress)), noise)
 
@@ -81,19 +81,19 @@ def measure_flatness(
     per_class: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
-    """Find out how flat a finished run's minimum is, and write it to its ``flatness.json``.
+    """Measure the flatness of a finished run and write it to ``flatness.json`` in its folder.
 
-    What is there already, with the same settings, is only read; what was interrupted goes on.
+    A file with the same settings is only read; an interrupted measurement is resumed.
 
     Args:
-        folder: of the run.
-        noise: which noise.
-        per_class: at most so many training images of each class; all of them unless given.
-        on_progress: called with images seen and images in all, for each batch.
+        folder: the folder of the run.
+        noise: the noise.
+        per_class: the most training images of each class to use; by default all.
+        on_progress: called after each batch with the images done and in total.
 
     Returns:
-        The content of ``flatness.json``: ``sigmas``, the number of ``draws`` and of ``images``,
-        the ``seed``, ``per_class``, and the ``losses`` as `flatness` gives them.
+        The content of ``flatness.json``: ``sigmas``, ``draws``, ``seed``, ``per_class``,
+        ``images``, and the ``losses`` as `flatness` gives them.
     """
     noise = noise or Noise()
     read_config(folder)
@@ -120,8 +120,8 @@ def measure_flatness(
 
 
 def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
-    """Draw the loss by sigma, and how much larger than without noise it is."""
-    # Imported here: it takes a second, and a figure needs no screen.
+    """Plot the loss by sigma, and its increase over the loss without noise."""
+    # Slow to import. This backend needs no screen.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -129,7 +129,7 @@ def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharex=True)
     sigmas, losses = result["sigmas"], np.array(result["losses"], dtype=float)
-    titles = "Loss per training image", "What the noise adds to it"
+    titles = "Loss per training image", "Increase of the loss by the noise"
     for panel, name, values in zip(panels, titles, (losses, losses - losses[0]), strict=True):
         panel.fill_between(sigmas, values.min(1), values.max(1), alpha=0.2, linewidth=0)
         panel.plot(sigmas, values.mean(1), marker=".")
@@ -146,7 +146,7 @@ def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
 def _losses(
     learner: Learner, train: Split, noise: Noise, known: int, on_progress: OnProgress | None
 ) -> Iterator[float]:
-    """The loss without noise, then those of each draw with growing sigma; ``known`` are skipped."""
+    """The loss without noise, then of each draw by sigma; the first ``known`` are skipped."""
     seen, place = 0, 0
     total = (1 + noise.draws * (len(noise.sigmas) - 1)) * len(train)
     noisy = frozen_copy(learner.network)
@@ -192,7 +192,7 @@ def _mean_loss(network: Network, learner: Learner, data: Split, on_batch: OnBatc
 
 
 def _by_sigma(losses: list[float], noise: Noise) -> list[list[float]]:
-    """Losses in the order in which `_losses` gives them, as a row of draws for each sigma."""
+    """Arrange the losses from `_losses` as a row of draws for each sigma."""
     without, rest = losses[0], losses[1:]
     grown = len(noise.sigmas) - 1
     draws = [rest[k * grown : (k + 1) * grown] for k in range(noise.draws)]
@@ -210,7 +210,7 @@ def _training_images(folder: Path, run: LoadedRun, per_class: int | None) -> Spl
 
 
 def _read(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """What a file holds, if it was asked for the same."""
+    """Read a file, if it was made with the same settings."""
     try:
         held: dict[str, Any] = json.loads(file.read_text("utf-8"))
     except (FileNotFoundError, ValueError):

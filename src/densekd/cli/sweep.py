@@ -89,7 +89,7 @@ class SweepOptions:
         if self.engine == "ray":
             return RayPool(work, self.address, self.workers, threads_each(usual))
         count = self.workers or usual
-        return LocalPool(work, count, threads_each(count))
+        return LocalPool(work, count, threads_each(count), ["torch.utils.tensorboard"])
 
 
 @command(

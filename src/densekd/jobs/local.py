@@ -25,11 +25,14 @@ class LocalPool:
         work: runs a job; a module-level function, because workers import it by name.
         count: the number of jobs that run at a time.
         threads: the number of threads of each worker; torch's default unless given.
+        modules: import these before workers start, besides the module of ``work``.
     """
 
-    def __init__(self, work: Work, count: int, threads: int | None = None) -> None:
+    def __init__(
+        self, work: Work, count: int, threads: int | None = None, modules: Sequence[str] = ()
+    ) -> None:
         self.work, self.count, self.threads = work, count, threads
-        self._context = _context(work.__module__)
+        self._context = _context(work.__module__, *modules)
         self._idle: list[_Worker] = []
         self._busy: list[_Worker] = []
         self._gone: list[_Worker] = []
@@ -201,11 +204,11 @@ class _Pipe(JobChannel):
         self.stopped = True
 
 
-def _context(module: str) -> ForkServerContext:
+def _context(*modules: str) -> ForkServerContext:
     # Workers are forked from a server process that has only imported the modules: it has no
     # threads or open files of this process, and workers start quickly.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, module])
+    context.set_forkserver_preload([__name__, *modules])
     return context
 
 

@@ -68,13 +68,11 @@ class RayPool:
             num_gpus=1 if gpus and wanted else 0,
             max_retries=_RETRIES,
         )
-        environment = _Environment(
-            Path.cwd(), {v: os.environ[v] for v in _VARIABLES if v in os.environ}
-        )
-        key = str(job.folder)
-        self._jobs[task.remote(self.work, job, (self._mailbox, key), environment, self.threads)] = (
-            job
-        )
+        variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        environment = _Environment(Path.cwd(), variables)
+        channel = self._mailbox, str(job.folder)
+        result = task.remote(self.work, job, channel, environment, self.threads)
+        self._jobs[result] = job
 
     def events(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
         """Give new events, waiting at most ``seconds`` for a job to end."""
