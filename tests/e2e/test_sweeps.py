@@ -192,7 +192,7 @@ def test_one_run_that_cannot_be_done_does_not_keep_others_from_it(mine: str) -> 
     runs = json.loads(Path("runs/sweeps/mine/runs.json").read_text())["runs"]
     assert [run["state"] for run in runs] == ["finished", "failed"]
     listed = call(mine, "--grid", "scenario.steps=1,4", "--grid", "seed=1", "--dry-run").stdout
-    assert [line.split()[4] for line in listed.splitlines()[4:6]] == ["finished", "begun"]
+    assert [line.split()[4] for line in listed.splitlines()[4:6]] == ["finished", "started"]
 
 
 def test_what_cannot_be_swept_is_said_in_a_sentence(mine: str) -> None:
