@@ -1,10 +1,11 @@
-"""Models that were taught from folders, as files that run without the package."""
+"""Exports of models: files that run without the package."""
 
 import contextlib
 import io
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,59 +47,59 @@ def taught(place: Path, method: str) -> Path:
 
 @pytest.fixture(scope="module")
 def by_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that predicts by its classifier."""
     return taught(tmp_path_factory.mktemp("head"), "fdkd")
 
 
 @pytest.fixture(scope="module")
 def by_means(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that predicts by the nearest class mean."""
     return taught(tmp_path_factory.mktemp("means"), "icarl")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "torch"])
-def test_the_printed_lines_see_what_the_model_sees(
-    to: ExportFormat, by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["export", str(by_head), "--to", to])
-    assert result.exit_code == 0, result.output
-    file = by_head.parent / f"colours{'.onnx' if to == 'onnx' else '.pt2'}"
-    agreed = re.search(
-        r"on (\d+) images: no probability differs by more than (.*)\.\n", result.stdout
-    )
-    assert agreed
-    assert int(agreed[1]) == 32  # all that there are: seven of each class, and one to test on
-    assert float(agreed[2]) <= 1e-4
-    printed = result.stdout.partition("To use it:\n\n")[2]
-    assert printed == usage(to, file)
-    # Wide, tall and turned, transparent: the lines read and crop as the model does.
-    model = Model.open(by_head)
+def varied_images(folder: Path) -> Iterator[Path]:
+    """Images that are wide, tall and turned, square, and transparent."""
     draw = np.random.default_rng(0)
     for number, (height, width) in enumerate(((20, 24), (61, 33), (19, 19), (15, 200))):
-        pixels = np.array(list(COLOURS.values())[number]) + draw.integers(
-            -40, 40, (height, width, 3)
-        )
+        noise = draw.integers(-40, 40, (height, width, 3))
+        image = Image.fromarray((np.array(list(COLOURS.values())[number]) + noise).astype(np.uint8))
         exif = Image.Exif()
         exif[0x0112] = 6 if number == 1 else 1
-        image = Image.fromarray(pixels.astype(np.uint8))
         if number == 3:
             image.putalpha(100)
-        image.save("image.jpg", "PNG" if number == 3 else "JPEG", exif=exif)
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told):
-            exec(compile(printed, "usage", "exec"), {})
-        (wanted,) = model.predict([Path("image.jpg")], top=3)
-        rows = [line.split(" ", 1) for line in told.getvalue().splitlines()]
+        image.save(folder / "image.jpg", "PNG" if number == 3 else "JPEG", exif=exif)
+        yield folder / "image.jpg"
+
+
+def check_printed_code(code: str, model: Model, folder: Path) -> None:
+    """Check that the code reads, crops and classifies images as the model does."""
+    for image in varied_images(folder):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "usage", "exec"), {})
+        (wanted,) = model.predict([image], top=3)
+        rows = [line.split(" ", 1) for line in printed.getvalue().splitlines()]
         assert [name for _, name in rows] == [guess.name for guess in wanted]
         for (share, _), guess in zip(rows, wanted, strict=True):
             assert float(share) == pytest.approx(guess.probability, abs=1e-3)
 
 
+def check_file(to: ExportFormat, file: Path, model: Model) -> None:
+    """Check that a file gives the model's numbers, and holds its labels."""
+    pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
+    for some in (pixels, pixels[:1]):
+        probabilities, scores, about = run(to, file, some)
+        torch.testing.assert_close(probabilities, model.probabilities(some), atol=1e-4, rtol=0)
+        torch.testing.assert_close(scores, model.scores(some), atol=1e-4, rtol=0)
+    assert about["labels"] == list(model.classes)
+    assert about["image_size"] == 16
+
+
 def run(to: ExportFormat, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, dict[str, object]]:
     if to == "onnx":
         session = onnxruntime.InferenceSession(file)
-        held = session.get_modelmeta().custom_metadata_map
-        about = {k: json.loads(v) if k in ("labels", "image_size") else v for k, v in held.items()}
+        texts = session.get_modelmeta().custom_metadata_map
+        about = {k: json.loads(v) if k in ("labels", "image_size") else v for k, v in texts.items()}
         out = [torch.from_numpy(x) for x in session.run(None, {"pixels": pixels.numpy()})]
         return out[0], out[1], about
     texts = {METADATA: ""}
@@ -109,57 +110,72 @@ def run(to: ExportFormat, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "torch"])
-def test_nearest_means_are_in_the_file(to: ExportFormat, by_means: Path, tmp_path: Path) -> None:
-    model, file = Model.open(by_means), tmp_path / "new folder" / "out"
-    told: list[tuple[int, int]] = []
-    exported = export(model, to, file, lambda done, total: told.append((done, total)))
-    assert (exported.file, exported.bytes) == (file, file.stat().st_size)
-    assert told[-1] == (exported.images, exported.images)
-    pixels = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8)
-    for some in (pixels, pixels[:1]):
-        probabilities, scores, about = run(to, file, some)
-        torch.testing.assert_close(probabilities, model.probabilities(some), atol=1e-4, rtol=0)
-        torch.testing.assert_close(scores, model.scores(some), atol=1e-4, rtol=0)
-    assert about["labels"] == list(model.classes)
-    assert about["image_size"] == 16
-    assert sorted(path.name for path in file.parent.iterdir()) == ["out"]
+@pytest.mark.parametrize(("to", "kind"), [("onnx", "by_means"), ("torch", "by_head")])
+def test_an_export_predicts_as_the_model_does(
+    to: ExportFormat,
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder: Path = request.getfixturevalue(kind)
+    result = CliRunner().invoke(app, ["export", str(folder), "--to", to])
+    assert result.exit_code == 0, result.output
+    file = folder.parent / f"colours{'.onnx' if to == 'onnx' else '.pt2'}"
+    agreed = re.search(
+        r"^(.*) \((.*) kB\) .* on (\d+) images: .* differs by more than (.*)\.\n", result.stdout
+    )
+    assert agreed
+    assert Path(agreed[1]) == file
+    assert int(agreed[2].replace(",", "")) == round(file.stat().st_size / 1000)
+    assert int(agreed[3]) == 32  # all that it keeps: seven of each class, and one to test on
+    assert float(agreed[4]) <= 1e-4
+    code = result.stdout.partition("To use it:\n\n")[2]
+    assert code == usage(to, file)
+    model = Model.open(folder)
+    check_printed_code(code, model, tmp_path)
+    check_file(to, file, model)
 
 
-def test_an_earlier_step_can_be_exported(by_head: Path, tmp_path: Path) -> None:
-    out = tmp_path / "early.pt2"
-    command = ["export", str(by_head), "--to", "torch", "--out", str(out), "--step", "0"]
+def test_an_earlier_step_can_be_exported(by_means: Path, tmp_path: Path) -> None:
+    """This covers class means in torch's format, too."""
+    file = tmp_path / "new folder" / "early.pt2"
+    command = ["export", str(by_means), "--to", "torch", "--out", str(file), "--step", "0"]
     assert CliRunner().invoke(app, command).exit_code == 0
-    _, _, about = run("torch", out, torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
-    assert about["labels"] == ["a", "b b"]
+    model = Model.open(by_means, 0)
+    assert model.classes == ("a", "b b")
+    check_file("torch", file, model)
+    assert [path.name for path in file.parent.iterdir()] == ["early.pt2"]
 
 
 class Noisy(nn.Module):
-    """A backbone that sees something else each time."""
+    """A backbone whose features change at random."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, images: Tensor) -> Features:
-        seen: Features = self.inner(images)
-        return Features(seen.pooled + torch.rand_like(seen.pooled), seen.maps)
+        features: Features = self.inner(images)
+        noise = torch.rand_like(features.pooled)
+        return Features(features.pooled + noise, features.maps)
 
 
-def test_what_does_not_agree_is_not_written(by_head: Path, tmp_path: Path) -> None:
+def test_an_export_that_differs_is_not_written(by_head: Path, tmp_path: Path) -> None:
     model, file = Model.open(by_head), tmp_path / "model.pt2"
     network = model.learner.network
     network.add_module("backbone", Noisy(network.backbone))
     file.write_text("before")
-    with pytest.raises(
-        ExportMismatch, match=r"differs from the model by .* so nothing was written"
-    ):
-        export(model, "torch", file)
+    progress: list[tuple[int, int]] = []
+    with pytest.raises(ExportMismatch, match=r"differs from the model by .* nothing was written"):
+        export(model, "torch", file, lambda done, total: progress.append((done, total)))
+    assert progress == [(32, 32)]
     assert file.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
 
 
-def test_one_sentence_says_why_not(
+def test_refusals_are_one_sentence(
     by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Model.open(by_head)
@@ -173,7 +189,7 @@ def test_one_sentence_says_why_not(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_images_nothing_can_be_checked(tmp_path: Path) -> None:
+def test_an_export_needs_images_to_check_it_with(tmp_path: Path) -> None:
     options = TeachOptions(
         image_size=16, network="resnet8", epochs=1, overrides=("memory.per_class=0",)
     )

@@ -91,27 +91,27 @@ def test_learning_says_what_was_learned_and_forgotten(taught: tuple[Path, list[s
 
 
 def test_a_folder_as_people_have_it(tmp_path: Path) -> None:
-    """Thousands of images of one class, few of others, one of another, all kinds of files."""
+    """Hundreds of images of one class, few of others, one of another, all kinds of files."""
     model, first, second = tmp_path / "model", tmp_path / "first", tmp_path / "second"
-    fill(first, {"red": 3000})
+    fill(first, {"red": 700})
     for name, ending in (("7", "JPG"), ("yellow", "GIF")):
         (first / name).mkdir()
         for number in range(40):
             picture(name, number).save(first / name / f"{number}.{ending}")
     (first / "7" / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
-    told = call("learn", model, first, *TINY)
+    told = call("learn", model, first, *TINY[:4], "--epochs", "6")
     assert told.exit_code == 0
     assert "Left out" in told.stderr
     assert "IMG_1.HEIC': HEIC" in told.stderr
-    assert "learned 7, red, yellow from 2,968 images" in told.stdout
+    assert "learned 7, red, yellow from 668 images" in told.stdout
     shutil.rmtree(first)
-    done("learn", model, fill(second, {"dark blue é": 1, "green": 30}), *TINY[4:])
+    done("learn", model, fill(second, {"dark blue é": 1, "green": 30}), "--epochs", "10")
     shutil.rmtree(second)
     unseen = fill(tmp_path / "unseen", {"red": 9, "7": 9, "yellow": 9, "green": 9}, first=5000)
     shown = list(csv.DictReader(io.StringIO(done("predict", model, unseen, "--csv"))))
     right = [Path(row["image"]).parent.name == row["name"] for row in shown]
     assert len(right) == 36
-    assert sum(right) >= 27
+    assert sum(right) >= 30
     assert Model.open(model).classes == ("7", "red", "yellow", "dark blue é", "green")
 
 
@@ -285,12 +285,12 @@ def write_classes(data: Dataset, names: Sequence[str], folder: Path) -> Path:
 
 
 def learned(model: Path, data: Dataset, place: Path, *options: str) -> list[dict[str, Any]]:
-    """Teach ten classes of CIFAR-100, and three times five; nothing but the model is left."""
+    """Teach ten classes of CIFAR-100, then twice five; the images are deleted after each update."""
     updates = []
     # The usual order of classes; within a task they are sorted.
     order = [data.classes[label] for label in class_order(data, 1993)]
     known: tuple[str, ...] = ()
-    for first, last in ((0, 10), (10, 15), (15, 20), (20, 25)):
+    for first, last in ((0, 10), (10, 15), (15, 20)):
         names = sorted(order[first:last])
         known += tuple(names)
         images = write_classes(data, names, place / "images")
@@ -319,7 +319,7 @@ def test_classes_of_cifar_are_kept_better_than_by_finetuning(
     other = learned(tmp_path / "other", cifar100, tmp_path, *options, "--method", "finetune")
     assert ours[0]["after"] == other[0]["after"]
     kept, lost = ([update["after"]["old"] for update in each[1:]] for each in (ours, other))
-    # It reaches 7.3, 5.8 and 3.0 points more.
+    # It reaches 7.3 and 5.8 points more.
     assert all(mine > theirs for mine, theirs in zip(kept, lost, strict=True))
-    assert sum(kept) / 3 > sum(lost) / 3 + 0.03
+    assert sum(kept) / 2 > sum(lost) / 2 + 0.03
     assert all(update["after"]["new"] > 0.15 for update in ours)

@@ -1,4 +1,4 @@
-"""Whatever happens to an update, the model is the one before it or the one after it."""
+"""Whatever interrupts an update, the model is the one before it or the one after it."""
 
 import errno
 import itertools
@@ -35,26 +35,26 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("new") / "images", NEW)
 
 
-class Known(NamedTuple):
-    """All that there is to know of a model, but for the time that it took."""
+class Snapshot(NamedTuple):
+    """Everything that a model consists of, except times."""
 
     facts: dict[str, Any]
     tensors: dict[str, torch.Tensor]
-    says: list[list[Guess]]
+    predictions: list[list[Guess]]
 
 
-def known(model: Path) -> Known:
+def snapshot(model: Path) -> Snapshot:
     opened = Model.open(model)
-    state, kept = opened.learner.state(), opened.test_images()
+    state, test = opened.learner.state(), opened.test_images()
     facts = {**opened.facts, "when": "", "update": {**opened.facts["update"], "seconds": 0}}
-    tensors = {**state.tensors, **kept.images.state(), "labels": kept.labels}
-    return Known(facts, tensors, opened.predict(SHOWN, top=4))
+    tensors = {**state.tensors, **test.images.state(), "labels": test.labels}
+    return Snapshot(facts, tensors, opened.predict(SHOWN, top=4))
 
 
-def check_equal(model: Path, other: Known) -> None:
-    """Whether a model is what another is, bit for bit."""
-    mine = known(model)
-    assert (mine.facts, mine.says) == (other.facts, other.says)
+def check_equal(model: Path, other: Snapshot) -> None:
+    """Check that two models are the same, bit for bit."""
+    mine = snapshot(model)
+    assert (mine.facts, mine.predictions) == (other.facts, other.predictions)
     assert mine.tensors.keys() == other.tensors.keys()
     assert all(torch.equal(tensor, other.tensors[name]) for name, tensor in mine.tensors.items())
 
@@ -74,46 +74,46 @@ def model(first: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def before(first: Path) -> Known:
+def before(first: Path) -> Snapshot:
     """The model before the update."""
-    return known(first)
+    return snapshot(first)
 
 
 @pytest.fixture(scope="module")
-def after(first: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """The model after an update that nothing happened to."""
+def after(first: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """The model after an undisturbed update."""
     model = shutil.copytree(first, tmp_path_factory.mktemp("after") / "model")
     teach(model, images, TINY)
-    return known(model)
+    return snapshot(model)
 
 
-def check_either(model: Path, before: Known, after: Known) -> int:
-    """Whether a model is one or the other, by its history, which has so many states."""
+def check_either(model: Path, before: Snapshot, after: Snapshot) -> int:
+    """Check that a model is one or the other, as its history says; gives the number of steps."""
     steps = len(history(model))
     check_equal(model, before if steps == 1 else after)
     return steps
 
 
 class Counting(TeachObserver):
-    """Counts what it is told, where another process can see it."""
+    """Counts events in shared memory."""
 
     def __init__(self, count: "Synchronized[int]") -> None:
         self.count = count
 
-    def more(self) -> None:
+    def add(self) -> None:
         self.count.value += 1
 
     def planned(self, plan: Plan) -> None:
-        self.more()
+        self.add()
 
     def doing(self, what: str) -> None:
-        self.more()
+        self.add()
 
     def report(self, report: TrainingProgress) -> None:
-        self.more()
+        self.add()
 
     def stop(self) -> bool:
-        self.more()
+        self.add()
         return False
 
 
@@ -123,15 +123,16 @@ def counted(model: Path, images: Path, count: "Synchronized[int]") -> None:
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments(
-    first: Path, before: Known, after: Known, images: Path, tmp_path: Path
+def test_kills_at_random_moments(
+    first: Path, before: Snapshot, after: Snapshot, images: Path, tmp_path: Path
 ) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["densekd.model.teach"])
+    # What a worker imports to find `counted`; importing it anew takes longer than the update.
+    context.set_forkserver_preload(["densekd.model.teach", "hypothesis", "pytest"])
     draw, count = random.Random(0), context.Value("i", 0)
     counted(shutil.copytree(first, tmp_path / "whole"), images, count)
     events, killed = count.value, 0
-    for number in range(20):
+    for number in range(10):
         model, count.value = shutil.copytree(first, tmp_path / f"{number}"), 0
         process = context.Process(target=counted, args=(model, images, count), daemon=True)
         process.start()
@@ -146,14 +147,14 @@ def test_twenty_kills_at_random_moments(
         check_either(model, before, after)
         teach(model, images, TINY)
         assert check_either(model, before, after) == 2
-    assert killed >= 15
+    assert killed >= 7
 
 
 @contextmanager
 def copied_before_each_change(model: Path, copies: Path) -> Iterator[None]:
-    """Copy the model as a kill would leave it, before anything gets or loses its name."""
+    """Copy the model as a kill would leave it, before each rename or removal of a file."""
 
-    def watched(change: Callable[..., None]) -> Callable[..., None]:
+    def copy_first(change: Callable[..., None]) -> Callable[..., None]:
         def changing(*args: Any, **kwargs: Any) -> None:
             shutil.copytree(model, copies / f"{len(list(copies.glob('*'))):03d}")
             change(*args, **kwargs)
@@ -162,13 +163,13 @@ def copied_before_each_change(model: Path, copies: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("replace", "unlink", "rmdir"):
-            patch.setattr(os, name, watched(getattr(os, name)))
+            patch.setattr(os, name, copy_first(getattr(os, name)))
         yield
 
 
 @pytest.mark.slow
-def test_a_kill_before_any_change_of_a_name(
-    before: Known, after: Known, images: Path, model: Path, tmp_path: Path
+def test_a_kill_before_each_rename_or_removal(
+    before: Snapshot, after: Snapshot, images: Path, model: Path, tmp_path: Path
 ) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
@@ -180,12 +181,12 @@ def test_a_kill_before_any_change_of_a_name(
         found.append(check_either(copy, before, after))
         teach(copy, images, TINY)
         assert check_either(copy, before, after) == 2
-    # It counts from one moment on.
+    # From one moment on, the new step counts.
     assert found == sorted(found)
     assert {*found} == {1, 2}
 
 
-def test_a_first_update_that_is_killed_is_no_model(images: Path, tmp_path: Path) -> None:
+def test_a_killed_first_update_leaves_no_model(images: Path, tmp_path: Path) -> None:
     model, copies = tmp_path / "model", tmp_path / "copies"
     copies.mkdir()
     model.mkdir()
@@ -195,19 +196,19 @@ def test_a_first_update_that_is_killed_is_no_model(images: Path, tmp_path: Path)
     with pytest.raises(ValueError, match="There is no model in"):
         Model.open(middle)
     teach(middle, images, TINY)
-    check_equal(middle, known(model))
+    check_equal(middle, snapshot(model))
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace"])
-def test_a_full_disk_costs_nothing(
+def test_a_full_disk_loses_nothing(
     name: str,
-    before: Known,
-    after: Known,
+    before: Snapshot,
+    after: Snapshot,
     images: Path,
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each time some files more can be written than the time before."""
+    """Each attempt can write three files more than the one before."""
     works = getattr(os, name)
     for most in itertools.count(0, 3):
         failed, room = "", iter(range(most))
@@ -225,15 +226,15 @@ def test_a_full_disk_costs_nothing(
         monkeypatch.setattr(os, name, works)
         if not failed:
             break
-        assert failed.startswith(f"There is no space left on the disk of {model}; the model in it")
+        assert f"no space left on the disk of {model}" in failed
         check_either(model, before, after)
         assert [*model.rglob(".*.tmp")] == []
     assert most >= 3
     check_equal(model, after)
 
 
-def test_a_real_disk_that_is_full(
-    first: Path, before: Known, after: Known, images: Path, tmp_path: Path
+def test_a_real_full_disk(
+    first: Path, before: Snapshot, after: Snapshot, images: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "disk"
     place.mkdir()
@@ -243,7 +244,7 @@ def test_a_real_disk_that_is_full(
         pytest.skip("no permission to mount a tmpfs")
     try:
         model = shutil.copytree(first, place / "model")
-        with pytest.raises(ValueError, match="There is no space left on the disk of"):
+        with pytest.raises(ValueError, match="no space left on the disk of"):
             teach(model, images, TINY)
         assert check_either(model, before, after) == 1
         larger = ["mount", "-o", "remount,size=100m", str(place)]
@@ -254,8 +255,8 @@ def test_a_real_disk_that_is_full(
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_damaged_checkpoint_is_passed_over(
-    after: Known, images: Path, model: Path, caplog: pytest.LogCaptureFixture
+def test_a_damaged_checkpoint_is_skipped(
+    after: Snapshot, images: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Killed(Exception):
         pass

@@ -19,11 +19,8 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
     """The temperature for which softmax(values / temperature) fits the labels best.
 
     Labels are smoothed as in Platt scaling, so that probabilities stay below 1 even if all
-    predictions are right; the fewer images, the stronger.
-
-    Args:
-        values: scores ``[n, classes]`` of held-out images.
-        labels: ``[n]``.
+    predictions are right; the fewer images, the stronger. ``values`` are scores ``[n, classes]``
+    of held-out images.
     """
     count, classes = values.shape
     if count == 0 or classes < 2:
@@ -38,12 +35,7 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float | None:
-    """The expected calibration error in bins of equal width; None without images.
-
-    Args:
-        probabilities: ``[n, classes]``.
-        labels: ``[n]``.
-    """
+    """The expected calibration error in bins of equal width; None without images."""
     if len(labels) == 0:
         return None
     confidence, guess = probabilities.double().max(1)
@@ -54,12 +46,9 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> float | None:
 
 
 def split_accuracy(correct: Tensor, labels: Tensor, known: int) -> Accuracy:
-    """Accuracy on new classes, old classes and all.
+    """Accuracy on new classes, old classes and all; the first ``known`` classes are old.
 
-    Args:
-        correct: bool ``[n]``, whether each image was predicted right.
-        labels: ``[n]``.
-        known: the number of old classes, which come first.
+    ``correct`` is bool ``[n]``: whether each image was predicted right.
     """
     new = labels >= known
     return Accuracy(_mean(correct[new]), _mean(correct[~new]), _mean(correct))
@@ -68,14 +57,9 @@ def split_accuracy(correct: Tensor, labels: Tensor, known: int) -> Accuracy:
 def class_changes(
     names: Sequence[str], labels: Tensor, before: Tensor | None, after: Tensor, known: int
 ) -> tuple[ClassChange, ...]:
-    """The accuracy of each class before and after an update.
+    """The accuracy of each class before and after an update; the first ``known`` classes are old.
 
-    Args:
-        names: all classes.
-        labels: ``[n]``.
-        before: bool ``[n]``, which images the previous model predicted right; None without one.
-        after: the same for the new model.
-        known: the number of old classes, which come first.
+    ``before`` and ``after`` are bool ``[n]``: whether each image was predicted right.
     """
     found = []
     for rank, name in enumerate(names):

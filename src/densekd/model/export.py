@@ -39,29 +39,16 @@ class ExportMismatch(ValueError):
 
 @dataclass(frozen=True)
 class ExportResult:
-    """An exported file.
-
-    Args:
-        file: its path.
-        bytes: its size.
-        images: the number of images that it was checked on.
-        difference: the largest difference of any probability from the model's.
-    """
+    """An exported file."""
 
     file: Path
     bytes: int
-    images: int
-    difference: float
+    images: int  # that it was checked on
+    difference: float  # the largest of any probability from the model's
 
 
 class _Pipeline(nn.Module):
-    """Everything from pixels to probabilities.
-
-    Args:
-        learner: the trained learner.
-        means: the class means ``[classes, D]``, if the method predicts by nearest mean.
-        temperature: scores are divided by it before the softmax.
-    """
+    """Everything from pixels to probabilities; ``means`` if it predicts by nearest mean."""
 
     means: Tensor | None
 
@@ -84,14 +71,8 @@ def export(
 ) -> ExportResult:
     """Write a model to one file, after checking that it predicts as the model does.
 
-    Args:
-        model: an opened model.
-        to: the format.
-        file: where to write; an existing file is replaced.
-        on_progress: called with the number of images checked so far, and of all.
-
-    Raises:
-        ExportMismatch: a probability differs by more than 1e-4; nothing is written.
+    An existing file is replaced. Raises `ExportMismatch`, and writes nothing, if any probability
+    differs by more than 1e-4.
     """
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")

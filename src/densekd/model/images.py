@@ -41,31 +41,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UpdateImages:
-    """The images of an update; labels are ranks in learning order, new classes last.
-
-    Args:
-        new_classes: their names.
-        replayed: the known classes of which there are more images.
-        train: training images of new classes.
-        replay: training images of known classes.
-        test: held-out images of both.
-    """
+    """The images of an update; labels are ranks in learning order, new classes last."""
 
     new_classes: tuple[str, ...]
-    replayed: tuple[str, ...]
-    train: Split
-    replay: Split
-    test: Split
+    replayed: tuple[str, ...]  # known classes of which there are more images
+    train: Split  # of new classes
+    replay: Split  # of known classes
+    test: Split  # of both, held out
 
 
 def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClass) -> FoundImages:
-    """Find the image files in a folder; raises if their classes can't be learned.
-
-    Args:
-        source: has a folder of images for each class, or ``train`` and ``val`` with such folders.
-        known: the classes that the model knows.
-        on_known: what to do with folders named like these.
-    """
+    """Find the image files in a folder; raises if their classes can't be learned."""
     found = find_images(source)
     counts = {p: {c: len(files) for c, files in own.items()} for p, own in found.parts.items()}
     check_usable(source, counts)
@@ -113,15 +99,9 @@ def read_update_images(
     seed: int,
     on_progress: OnProgress | None = None,
 ) -> UpdateImages:
-    """Read the images, and hold some out for testing.
+    """Read the images that were ``found``, resize them to ``size``, and hold some out for testing.
 
-    Args:
-        source: the folder.
-        found: what `find_update_images` found there.
-        size: the height and width that images are resized to.
-        known: the classes that the model knows.
-        seed: draws the test images if the folder has no ``val``.
-        on_progress: called with the number of files read so far, and of all.
+    ``seed`` draws the test images if the folder has no ``val``.
     """
     items = found.items()
     _check_memory(len(items), size)

@@ -34,15 +34,7 @@ class Guess(NamedTuple):
 
 
 class Model:
-    """One step of a model; open it with `Model.open`.
-
-    Args:
-        folder: the model's folder.
-        step: the number of the step.
-        config: its settings.
-        learner: the trained learner.
-        facts: what is recorded about the step.
-    """
+    """One step of a model; open it with `Model.open`. ``facts`` is what was recorded about it."""
 
     def __init__(
         self, folder: Path, step: int, config: Config, learner: Learner, facts: dict[str, Any]
@@ -107,11 +99,8 @@ class Model:
     def read(self, images: Sequence[PhotoInput]) -> Tensor:
         """Resize and crop images as for training; gives uint8 ``[n, 3, H, W]``.
 
-        Args:
-            images: paths, Pillow images, or uint8 arrays ``[H, W, 3]`` or ``[H, W]``.
-
-        Raises:
-            UnreadableImage: a file is damaged or not an image.
+        Takes paths, Pillow images, and uint8 arrays ``[H, W, 3]`` or ``[H, W]``. Raises
+        `UnreadableImage` if a file is damaged or not an image.
         """
         size = self.image_size
         read = list(in_threads(lambda image: centre_crop(_rgb(image, size), size), images))
@@ -126,12 +115,7 @@ class Model:
         return (self.scores(images) / self.temperature).softmax(1)
 
     def predict(self, images: Sequence[PhotoInput] | Tensor, top: int = 1) -> list[list[Guess]]:
-        """The ``top`` likeliest classes of each image, the likeliest first.
-
-        Args:
-            images: what `read` takes or gives.
-            top: at least 1; all classes if there are fewer.
-        """
+        """The ``top`` likeliest classes of each image, which is what `read` takes or gives."""
         if top < 1:
             raise ValueError(f"Can't give the {top} likeliest classes; ask for at least 1.")
         pixels = images if isinstance(images, Tensor) else self.read(images)
@@ -161,14 +145,9 @@ class Model:
 def write_state(
     place: Path, learner: Learner, config: Config, facts: dict[str, Any], test: Split
 ) -> None:
-    """Write a state to a folder; `Model.read_from` reads it.
+    """Write a state to the folder ``place``; `Model.read_from` reads it.
 
-    Args:
-        place: the folder.
-        learner: the trained learner.
-        config: its settings.
-        facts: what else to record.
-        test: the test images that this step adds to those of its ancestors.
+    ``test`` has the test images that this step adds to those of its ancestors.
     """
     text = as_toml(config)
     write_atomically(place / "config.toml", text)
@@ -188,11 +167,7 @@ def history(folder: Path) -> list[HistoryEntry]:
 
 
 def undo(folder: Path, to: int | None = None) -> HistoryEntry:
-    """Go back to the parent of the current step, or to any other step; nothing is deleted.
-
-    Returns:
-        The step that is current now.
-    """
+    """Go back to the parent of the current step, or to any other; nothing is deleted."""
     store = Store(folder)
     store.existing()
     with store.locked():
@@ -212,55 +187,31 @@ def undo(folder: Path, to: int | None = None) -> HistoryEntry:
 
 @dataclass(frozen=True)
 class ClassInfo:
-    """One class of a model.
-
-    Args:
-        name: the class.
-        step: the step that learned it.
-        exemplars: the number of its images kept for replay.
-        tested: the number of its test images.
-        accuracy: on the test images; None without any.
-    """
+    """One class of a model."""
 
     name: str
-    step: int
-    exemplars: int
-    tested: int
-    accuracy: float | None
+    step: int  # that learned it
+    exemplars: int  # images kept for replay
+    tested: int  # test images
+    accuracy: float | None  # on these; None without any
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model's classes, architecture and calibration.
-
-    Args:
-        entry: the step's entry in the history.
-        method: the method's name.
-        network: the backbone's name.
-        parameters: the number of parameters.
-        image_size: the height and width that images are resized to.
-        exemplars: the number of images kept for replay.
-        tested: the number of test images.
-        temperature: scores are divided by it before the softmax.
-        calibration_error: the expected calibration error on the test images, to which the
-            temperature was fitted; None without any.
-        uncalibrated_error: the same at a temperature of 1.
-        bytes: the size of all steps on disk.
-        classes: in learning order.
-    """
+    """A model's classes, architecture and calibration."""
 
     entry: HistoryEntry
     method: str
     network: str
     parameters: int
     image_size: int
-    exemplars: int
-    tested: int
-    temperature: float
-    calibration_error: float | None
-    uncalibrated_error: float | None
-    bytes: int
-    classes: tuple[ClassInfo, ...]
+    exemplars: int  # images kept for replay
+    tested: int  # test images
+    temperature: float  # scores are divided by it before the softmax
+    calibration_error: float | None  # on the test images, to which the temperature was fitted
+    uncalibrated_error: float | None  # at a temperature of 1
+    bytes: int  # of all steps on disk
+    classes: tuple[ClassInfo, ...]  # in learning order
 
 
 def model_info(folder: Path, step: int | None = None) -> ModelInfo:

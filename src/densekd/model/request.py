@@ -47,55 +47,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Plan:
-    """What an update is going to do.
+    """What an update is going to do."""
 
-    Args:
-        step: the step that it will make.
-        task: the number of updates before it.
-        learned: the number of training images of each new class.
-        replayed: the same for known classes of which there are more images.
-        tested: the number of test images that each of these classes gets.
-        image_size: the height and width that images are resized to.
-        network: the backbone's name.
-        method: the method's name.
-        phases: the name and the epochs of each phase.
-        seconds: the expected training time, if it was measured.
-        resumed: whether it continues an interrupted update.
-    """
-
-    step: int
-    task: int
-    learned: dict[str, int]
-    replayed: dict[str, int]
-    tested: dict[str, int]
+    step: int  # that it will make
+    task: int  # the number of updates before it
+    learned: dict[str, int]  # training images of each new class
+    replayed: dict[str, int]  # training images of each known class
+    tested: dict[str, int]  # new test images of each class
     image_size: int
     network: str
     method: str
-    phases: tuple[tuple[str, int], ...]
-    seconds: float | None
-    resumed: bool
+    phases: tuple[tuple[str, int], ...]  # name and epochs
+    seconds: float | None  # of training, if measured
+    resumed: bool  # whether it continues an interrupted update
 
 
 @dataclass(frozen=True)
 class UpdateRequest:
-    """Everything that an update is made from.
-
-    Args:
-        store: the model's files.
-        pointer: the current step; None for a new model.
-        model: the model at that step.
-        images: what to learn.
-        settings: the model's settings from now on.
-        config: the same with the schedule of this update.
-        options: the user's choices.
-    """
+    """Everything that an update is made from."""
 
     store: Store
-    pointer: Pointer | None
+    pointer: Pointer | None  # None for a new model
     model: Model | None
     images: UpdateImages
-    settings: Config
-    config: Config
+    settings: Config  # the model's settings from now on
+    config: Config  # the same with the schedule of this update
     options: TeachOptions
 
     @property
@@ -178,9 +154,7 @@ class UpdateRequest:
     def within_budget(self, epoch: float, began: float) -> Config:
         """The settings with as many epochs as fit into the budget.
 
-        Args:
-            epoch: the seconds that an epoch of any phase takes.
-            began: when the update began, by the monotonic clock.
+        ``epoch`` is the seconds that an epoch takes, ``began`` the monotonic time of the start.
         """
         config, part, budget = self.config, self.part, self.options.budget
         assert budget is not None

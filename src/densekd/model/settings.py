@@ -52,24 +52,15 @@ class TeachOptions:
     """The user's choices for an update; the rest is chosen to suit the images.
 
     The digest of these fields identifies an update on disk, so don't rename them.
-
-    Args:
-        image_size: the height and width that images are resized to, for a new model.
-        network: such as ``resnet20``, for a new model.
-        method: such as ``fdkd``, for a new model.
-        epochs: how often each image is seen.
-        budget: the minutes that the update may take, instead of ``epochs``.
-        known: what to do with folders named like a known class.
-        overrides: other settings, such as ``training.increment.lr=0.05``.
     """
 
-    image_size: int | None = None
+    image_size: int | None = None  # the first three are for a new model only
     network: str | None = None
     method: str | None = None
     epochs: int | None = None
-    budget: float | None = None
-    known: OnKnownClass = "refuse"
-    overrides: tuple[str, ...] = ()
+    budget: float | None = None  # minutes for the whole update, instead of epochs
+    known: OnKnownClass = "refuse"  # what to do with folders named like a known class
+    overrides: tuple[str, ...] = ()  # such as training.increment.lr=0.05
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.budget is not None:
@@ -89,10 +80,7 @@ def largest_size() -> int:
 def update_settings(before: Config | None, options: TeachOptions, size: int) -> Config:
     """All settings of an update except its schedule, for which see `with_schedule`.
 
-    Args:
-        before: the model's settings; None for a new model.
-        options: the user's choices.
-        size: the image size of a new model.
+    ``before`` has the model's settings, or is None for a new model of images of ``size``.
     """
     chosen = override(_option_tree(options), options.overrides)
     if before is None:
@@ -156,15 +144,9 @@ def with_epochs(config: Config, part: Part, epochs: int) -> Config:
 def seconds_per_epoch(
     learn: Callable[[Callback], object], callback: Callback, budget: float | None
 ) -> float:
-    """Time an epoch of the first phase by training a few batches.
+    """Time an epoch of the first phase: train with ``learn``, and stop it after a few batches.
 
-    Args:
-        learn: trains a new learner; it is stopped after some batches.
-        callback: may ask to stop.
-        budget: the minutes of the whole update, if limited.
-
-    Raises:
-        Stopped: ``callback`` asked for it.
+    Raises `Stopped` if ``callback`` asked for it. ``budget`` is in minutes, for the whole update.
     """
     limit = _TRIAL_SECONDS if budget is None else min(_TRIAL_SECONDS, _TRIAL_SHARE * 60 * budget)
     trial = _Trial(callback, limit)

@@ -27,79 +27,46 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy on the test images, from 0 to 1; None where there are no test images.
+    """Accuracy on the test images, from 0 to 1; None where there are no test images."""
 
-    Args:
-        new: on the classes that the update added.
-        old: on the classes known before.
-        all: on both.
-    """
-
-    new: float | None
-    old: float | None
+    new: float | None  # on the classes that the update added
+    old: float | None  # on the classes known before
     all: float | None
 
 
 @dataclass(frozen=True)
 class ClassChange:
-    """The accuracy of one class before and after an update.
-
-    Args:
-        name: the class.
-        tested: the number of its test images.
-        before: None if the class is new or has no test images.
-        after: None if the class has no test images.
-    """
+    """The accuracy of a class before and after an update; None if it is new or untested."""
 
     name: str
-    tested: int
+    tested: int  # test images
     before: float | None
     after: float | None
 
 
 @dataclass(frozen=True)
 class Update:
-    """The result of an update.
+    """The result of an update."""
 
-    Args:
-        step: the step that the update made, counted from 0.
-        learned: the new classes.
-        replayed: the known classes of which it had more images.
-        images: the number of training images, without exemplars.
-        epochs: of the first phase.
-        before: accuracy of the previous model on the same test images; None for the first step.
-        after: accuracy of the new model.
-        classes: all classes in learning order.
-        seconds: spent on training.
-    """
-
-    step: int
-    learned: tuple[str, ...]
-    replayed: tuple[str, ...]
-    images: int
-    epochs: int
-    before: Accuracy | None
+    step: int  # that it made, counted from 0
+    learned: tuple[str, ...]  # new classes
+    replayed: tuple[str, ...]  # known classes of which it had more images
+    images: int  # to train on, without exemplars
+    epochs: int  # of the first phase
+    before: Accuracy | None  # of the previous model on the same images; None for the first step
     after: Accuracy
-    classes: tuple[ClassChange, ...]
-    seconds: float
+    classes: tuple[ClassChange, ...]  # all, in learning order
+    seconds: float  # of training
 
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A step in a model's history.
-
-    Args:
-        step: its number.
-        parent: the step that it was made from; None for the first.
-        when: the time it was finished, in ISO 8601.
-        current: whether it is the model's current step.
-        update: the update that made it.
-    """
+    """A step in a model's history."""
 
     step: int
-    parent: int | None
-    when: str
-    current: bool
+    parent: int | None  # the step that it was made from; None for the first
+    when: str  # it was finished, in ISO 8601
+    current: bool  # whether it is the model's current step
     update: Update
 
 

@@ -10,17 +10,11 @@ from typing import NamedTuple
 
 
 class Upload(NamedTuple):
-    """An uploaded file.
+    """An uploaded file."""
 
-    Args:
-        folders: the folders to put it in, its class last; empty if it has no class yet.
-        name: its name on the user's computer.
-        file: where it is stored.
-    """
-
-    folders: tuple[str, ...]
-    name: str
-    file: Path
+    folders: tuple[str, ...]  # to put it in, its class last; empty if it has no class yet
+    name: str  # on the user's computer
+    file: Path  # where it is stored
 
 
 def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:

@@ -34,12 +34,7 @@ class UpdateInput(NamedTuple):
 
 
 class UpdateJob(BackgroundJob):
-    """An update that runs in the background.
-
-    Args:
-        task: what to teach.
-        at_end: called when the update is over, however it ended.
-    """
+    """An update that runs in the background; ``at_end`` is called however it ends."""
 
     def __init__(self, task: UpdateInput, at_end: Callable[["UpdateJob"], None]) -> None:
         self.progress = JobProgress("Starting", None)
