@@ -22,11 +22,11 @@ from densekd.training.engine import Engine
 from densekd.training.inference import cosines
 from densekd.training.learner import Learner
 
-ExportFormat = Literal["onnx", "torch"]
+ExportKind = Literal["onnx", "torch"]
 # Takes uint8 [n, 3, H, W] and gives probabilities [n, classes].
 _Run = Callable[[Tensor], Tensor]
 
-ENDINGS: dict[ExportFormat, str] = {"onnx": ".onnx", "torch": ".pt2"}
+ENDINGS: dict[ExportKind, str] = {"onnx": ".onnx", "torch": ".pt2"}
 METADATA = "densekd.json"
 
 _TOLERANCE = 1e-4
@@ -67,7 +67,7 @@ class _Pipeline(nn.Module):
 
 
 def export(
-    model: Model, to: ExportFormat, file: Path, on_progress: OnProgress | None = None
+    model: Model, to: ExportKind, file: Path, on_progress: OnProgress | None = None
 ) -> ExportResult:
     """Write a model to one file, after checking that it predicts as the model does.
 
@@ -205,7 +205,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def usage(to: ExportFormat, file: Path, image: str = "image.jpg") -> str:
+def usage(to: ExportKind, file: Path, image: str = "image.jpg") -> str:
     """Python code that opens an exported model, reads an image as in training and classifies it.
 
     The code doesn't need densekd.
@@ -214,7 +214,7 @@ def usage(to: ExportFormat, file: Path, image: str = "image.jpg") -> str:
     return opened + _READ.format(image=repr(image)) + _RUN[to] + _PRINT
 
 
-_OPEN: dict[ExportFormat, str] = {
+_OPEN: dict[ExportKind, str] = {
     "onnx": """import json
 
 import numpy as np
@@ -248,7 +248,7 @@ crop = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
 pixels = np.asarray(crop).transpose(2, 0, 1)[None]  # uint8 [n, 3, size, size], any n
 
 """
-_RUN: dict[ExportFormat, str] = {
+_RUN: dict[ExportKind, str] = {
     "onnx": """probabilities = model.run(["probabilities"], {"pixels": pixels})[0][0]
 """,
     "torch": """with torch.no_grad():

@@ -81,7 +81,7 @@ def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClas
 
 def median_size(found: FoundImages, largest: int) -> int:
     """The median of the images' shorter sides, from 8 to ``largest``."""
-    files = [file for own in found.parts.values() for each in own.values() for file in each]
+    files = [item.file for item in found.items()]
     sides = []
     for file in files[:: -(-len(files) // _SIZE_SAMPLE)]:
         try:

@@ -73,6 +73,7 @@ class UpdateRequest:
     settings: Config  # the model's settings from now on
     config: Config  # the same with the schedule of this update
     options: TeachOptions
+    digest: str  # identifies the update by its images and options
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -85,19 +86,9 @@ class UpdateRequest:
         return 0 if self.pointer is None else self.pointer.steps
 
     @property
-    def parent(self) -> int | None:
-        """The step that it is made from."""
-        return None if self.pointer is None else self.pointer.step
-
-    @property
     def part(self) -> Part:
         """Which schedule applies."""
         return "base" if self.model is None else "increment"
-
-    @cached_property
-    def digest(self) -> str:
-        """Identifies the update by its images and options."""
-        return _digest(self.images, self.options)
 
     @cached_property
     def normalisation(self) -> Normalisation:
@@ -144,29 +135,34 @@ class UpdateRequest:
             resumed,
         )
 
-    def seconds_per_epoch(self, callback: Callback) -> float:
-        """Time an epoch by training a few batches."""
-        learner = self.learner(self.config)
-        return seconds_per_epoch(
-            lambda trial: learner.learn(self.task, callback=trial), callback, self.options.budget
-        )
+    def timed(self, callback: Callback, began: float) -> tuple[Config, float]:
+        """Time an epoch, and give the settings that fit into the budget, if there is one.
 
-    def within_budget(self, epoch: float, began: float) -> Config:
-        """The settings with as many epochs as fit into the budget.
+        Args:
+            callback: may ask to stop.
+            began: when the update began, by the monotonic clock.
 
-        ``epoch`` is the seconds that an epoch takes, ``began`` the monotonic time of the start.
+        Returns:
+            The settings, and the seconds that their training takes.
         """
         config, part, budget = self.config, self.part, self.options.budget
-        assert budget is not None
-        phases = self.plan(config).phases
-        # The later phases grow with the first.
-        share = sum(count for _, count in phases) / getattr(config.training, part).epochs
-        left = 60 * budget - (time.monotonic() - began)
-        images = _images_per_epoch(self.images, config)
-        epochs = affordable_epochs(part, images, left, epoch * share)
-        if epochs < 1:
-            logger.warning("Not even one epoch fits into %g minutes; training one.", budget)
-        return with_epochs(config, part, max(1, epochs))
+        learner = self.learner(config)
+        epoch = seconds_per_epoch(
+            lambda trial: learner.learn(self.task, callback=trial), callback, budget
+        )
+        if budget is not None:
+            # Later phases are scaled with the first, so count their time with its epochs.
+            share = self._epochs(config) / getattr(config.training, part).epochs
+            left = 60 * budget - (time.monotonic() - began)
+            images = _images_per_epoch(self.images, config)
+            epochs = affordable_epochs(part, images, left, epoch * share)
+            if epochs < 1:
+                logger.warning("Not even one epoch fits into %g minutes; training one.", budget)
+            config = with_epochs(config, part, max(1, epochs))
+        return config, epoch * self._epochs(config)
+
+    def _epochs(self, config: Config) -> int:
+        return sum(epochs for _, epochs in self.plan(config).phases)
 
 
 def read_request(
@@ -186,7 +182,8 @@ def read_request(
     part: Part = "base" if model is None else "increment"
     per_epoch = _images_per_epoch(images, settings)
     config = with_schedule(settings, part, options, per_epoch, len(images.new_classes))
-    return UpdateRequest(store, pointer, model, images, settings, config, options)
+    identity = _digest(images, options)
+    return UpdateRequest(store, pointer, model, images, settings, config, options, identity)
 
 
 def same_last_update(
@@ -207,7 +204,6 @@ def same_last_update(
 
 
 def _digest(images: UpdateImages, options: TeachOptions) -> str:
-    """Identifies an update by its images and options."""
     splits = [fingerprint(split) for split in (images.train, images.replay, images.test)]
     return digest([splits, images.new_classes, images.replayed, asdict(options)])
 

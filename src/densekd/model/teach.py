@@ -87,15 +87,13 @@ def preview(
         raise ValueError(f"{source} was learned in step {done.step} already; nothing is left.")
     request = read_request(folder, source, options, reading)
     observer.doing("measuring")
-    epoch = request.seconds_per_epoch(observer)
-    config = request.config if options.budget is None else request.within_budget(epoch, began)
-    plan = request.plan(config)
-    return replace(plan, seconds=epoch * sum(epochs for _, epochs in plan.phases))
+    config, seconds = request.timed(observer, began)
+    return replace(request.plan(config), seconds=seconds)
 
 
 def _update(request: UpdateRequest, observer: TeachObserver, began: float) -> Update:
-    key = digest([request.digest, request.parent])
-    pending = request.store.folder / "pending" / key
+    parent = None if request.pointer is None else request.pointer.step
+    pending = request.store.folder / "pending" / digest([request.digest, parent])
     checkpoints = Checkpoints(pending / "epochs")
     config = _schedule(request, pending, observer, began)
     observer.planned(request.plan(config, resumed=checkpoints.newest() is not None))
@@ -111,7 +109,7 @@ def _update(request: UpdateRequest, observer: TeachObserver, began: float) -> Up
     mean, std = request.normalisation
     facts = {
         "asked": request.digest,
-        "parent": request.parent,
+        "parent": parent,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "mean": mean,
         "std": std,
@@ -137,7 +135,7 @@ def _schedule(
         return resolve(read_toml(file))
     if request.options.budget is not None:
         observer.doing("measuring")
-        config = request.within_budget(request.seconds_per_epoch(observer), began)
+        config, _ = request.timed(observer, began)
     write_atomically(file, as_toml(config))
     return config
 

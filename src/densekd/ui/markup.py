@@ -58,7 +58,7 @@ def selected_images(counts: Mapping[str, int]) -> str:
     return f"<ul class='kd-selected'>{items}</ul>" if items else ""
 
 
-def progress_bar(progress: JobProgress, warnings: Sequence[str]) -> str:
+def job_progress(progress: JobProgress, warnings: Sequence[str]) -> str:
     """A bar with what is being done and the time left, and the warnings so far."""
     share, value = "100%", ""  # without a value, the bar pulsates
     if progress.share is not None:

@@ -209,7 +209,7 @@ class Page:
 
     def _progress(self) -> str:
         job = self.session.job
-        return "" if job is None else markup.progress_bar(job.progress, job.warnings)
+        return "" if job is None else markup.job_progress(job.progress, job.warnings)
 
     def _show_selected(self, selected: list[Upload]) -> _Changes:
         listing = markup.selected_images(class_counts(selected))

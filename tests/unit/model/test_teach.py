@@ -145,9 +145,9 @@ def test_what_is_tested_was_never_learned_from(model: Path, tmp_path: Path) -> N
 
 def test_a_known_class_is_refused(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6, "red": 6})
-    with pytest.raises(ValueError, match=r"^'red' is known already; .* with --known replay\.$"):
+    with pytest.raises(ValueError, match=r"'red' is known already; .* --known replay"):
         teach(model, images, TINY)
-    with pytest.raises(ValueError, match=r"has no new class"):
+    with pytest.raises(ValueError, match="has no new class"):
         teach(model, fill(images, {"red": 6}), options(known="replay"))
     assert len(history(model)) == 1
 

@@ -30,8 +30,8 @@ def test_names_are_escaped() -> None:
         markup.history_table([entry]),
         markup.update_result(update()),
         markup.alert(EVIL),
-        markup.progress_bar(JobProgress(EVIL), []),
-        markup.progress_bar(JobProgress("Testing"), [EVIL]),
+        markup.job_progress(JobProgress(EVIL), []),
+        markup.job_progress(JobProgress("Testing"), [EVIL]),
     ]
     for each in shown:
         assert "&lt;img src=x onerror=alert(1)&gt;&#x27;&quot;" in each
@@ -61,12 +61,12 @@ def test_history_has_the_newest_first_and_a_button_for_each_other_state() -> Non
 
 
 def test_progress_shows_the_time_left() -> None:
-    assert "aria-valuenow" not in markup.progress_bar(JobProgress("Testing", None), [])
-    half = markup.progress_bar(JobProgress("Learning", 0.5, 90.0), [])
+    assert "aria-valuenow" not in markup.job_progress(JobProgress("Testing", None), [])
+    half = markup.job_progress(JobProgress("Learning", 0.5, 90.0), [])
     assert "aria-valuenow='50'" in half
     assert "Learning, about 2 min left" in half
-    assert "about 7 s left" in markup.progress_bar(JobProgress("Learning", 0.5, 7.2), [])
-    assert "about 2.0 h left" in markup.progress_bar(JobProgress("Learning", 0.5, 7200.0), [])
+    assert "about 7 s left" in markup.job_progress(JobProgress("Learning", 0.5, 7.2), [])
+    assert "about 2.0 h left" in markup.job_progress(JobProgress("Learning", 0.5, 7200.0), [])
 
 
 def test_long_lists_of_names_are_cut() -> None:
