@@ -59,7 +59,7 @@ def save_state(path: Path, state: State) -> None:
     facts = _seal({"format": _FORMAT, "facts": state.facts, "tensors": digest})
     file = _tensors_file(path, digest)
     write_atomically(file, content)
-    write_atomically(_json_file(path), facts)
+    write_atomically(path.with_name(f"{path.name}.json"), facts)
     for other in path.parent.glob(f"{glob.escape(path.name)}-{'?' * _DIGITS}.safetensors"):
         if other != file:
             other.unlink()
@@ -183,15 +183,15 @@ class Checkpoints:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The verified content of a state's JSON."""
-    file = _json_file(path)
+    file = path.with_name(f"{path.name}.json")
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no checkpoint {file}.") from None
     try:
         record = json.loads(content)
-    except ValueError as error:
-        raise _damaged(file) from error
+    except ValueError:
+        record = None
     if not isinstance(record, dict):
         raise _damaged(file)
     if record.get("format", _FORMAT) != _FORMAT:
@@ -208,10 +208,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _seal(content: dict[str, Any]) -> bytes:
     """JSON with its own checksum."""
     return to_json({**content, "sha256": sha256(to_json(content)).hexdigest()})
-
-
-def _json_file(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
 
 
 def _tensors_file(path: Path, digest: str) -> Path:

@@ -156,7 +156,7 @@ class _PhaseLoop:
             images = sum(len(batch.labels) for batch in batches.values())
             position.add(self._step(batches), images * self.engine.share.world)
             last = position.batch == len(self.training)
-            if clock.due() or last:
+            if last or time.monotonic() - clock.last >= _SECONDS_PER_REPORT:
                 self._report(position, callback, clock)
             if last or self.engine.share.world > 1:
                 continue  # several ranks stop and save only at the end of an epoch, together
@@ -256,15 +256,11 @@ def trainable_parameters(network: Network, what: Trains) -> list[nn.Parameter]:
 
 
 class _Clock:
-    """Adds the seconds of training to a position, and says when a report is due."""
+    """Adds the seconds of training to a position."""
 
     def __init__(self, position: Position) -> None:
-        self.position = position
+        self.position, self.images = position, position.images
         self.last = time.monotonic()
-        self.images = position.images
-
-    def due(self) -> bool:
-        return time.monotonic() - self.last >= _SECONDS_PER_REPORT
 
     def tick(self) -> float:
         """Images per second since the last tick."""
