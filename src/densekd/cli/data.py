@@ -82,7 +82,7 @@ def check_command(
         case "folder" | "imagenet" | "imagenet100":
             _check_folder(kind, Path(rest).expanduser(), classes_file)
             return
-    with output.progress_bar(f"Reading {source}", "images") as on_progress:
+    with output.show_progress(f"Reading {source}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
     _show_counts(_counts(dataset))
 
@@ -125,7 +125,7 @@ def _get_cifar(name: "CifarName", where: Path) -> None:
             f"{damaged[0]} is damaged; delete it and run `densekd data get {name}` again."
         )
     typer.echo(f"Downloading {cifar.OFFICIAL[name].url} to {output.safe(where)}.")
-    with output.progress_bar(name, "bytes") as on_progress:
+    with output.show_progress(name, "bytes") as on_progress:
         place = cifar.download_cifar(name, where, on_progress=on_progress)
     typer.echo(f"{name} is downloaded and intact: {output.safe(place)}.")
 
@@ -153,7 +153,7 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
     else:
         classes = imagenet.imagenet_classes(kind, path, classes_file)
         found = imagenet.find_imagenet(path, classes)
-    with output.progress_bar(f"Reading {output.safe(path)}", "images") as on_progress:
+    with output.show_progress(f"Reading {output.safe(path)}", "images") as on_progress:
         report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})
     for title, entries in (("Not used", found.left_out), ("Can't be read", report.unreadable)):

@@ -1,20 +1,12 @@
 """``densekd export``: a model as one file that runs without densekd."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from densekd.cli import output
 from densekd.cli.options import ModelFolder, ModelStep, command, option
-
-
-class ExportFormat(StrEnum):
-    """The kinds of file."""
-
-    onnx = "onnx"
-    torch = "torch"
 
 
 @command(
@@ -26,7 +18,8 @@ class ExportFormat(StrEnum):
 def export_command(
     model: ModelFolder,
     to: Annotated[
-        ExportFormat, typer.Option(help="ONNX, or PyTorch's format for torch.export.load.")
+        Literal["onnx", "torch"],
+        typer.Option(help="ONNX, or PyTorch's format for torch.export.load."),
     ],
     out: Annotated[
         Path | None, option("File to write. Default: beside the model.", metavar="FILE")
@@ -40,14 +33,14 @@ def export_command(
     opened = Model.open(model, step)
     if out is None:
         place = model.resolve()
-        out = place.with_name(place.name.removesuffix(".model") + ENDINGS[to.value])
+        out = place.with_name(place.name.removesuffix(".model") + ENDINGS[to])
     typer.echo(f"Exporting {output.safe(model)}; this takes a few seconds.", err=True)
-    with output.progress_bar("Checking", "images") as on_progress:
-        exported = export(opened, to.value, out, on_progress)
+    with output.show_progress("Checking", "images") as on_progress:
+        exported = export(opened, to, out, on_progress)
     size = output.number(exported.bytes / 1000)
     typer.echo(
         f"{output.safe(exported.file)} ({size} kB) agrees with the model on "
         f"{output.count(exported.images, 'image')}: probabilities differ by at most "
         f"{exported.difference:.1e}.\n\nTo use it:\n"
     )
-    typer.echo(usage(to.value, exported.file), nl=False)
+    typer.echo(usage(to, exported.file), nl=False)

@@ -47,7 +47,7 @@ def flatness_command(
     config = read_config(run)
     with (
         resumable() as interrupts,
-        output.progress_bar(f"Adding noise to {output.safe(run)}", "images") as show,
+        output.show_progress(f"Adding noise to {output.safe(run)}", "images") as show,
     ):
 
         def on_progress(done: int, total: int) -> None:

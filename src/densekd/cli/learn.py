@@ -1,9 +1,8 @@
 """``densekd learn``: teach a model new classes from a folder of images."""
 
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -22,20 +21,14 @@ _LISTED = 5
 _NEW = "For a new model only"
 
 
-class OnKnown(StrEnum):
-    """What to do with a folder named like a known class."""
-
-    REFUSE = "refuse"
-    REPLAY = "replay"
-
-
 @dataclass(frozen=True)
 class LearnOptions:
     """The options of an update; None if not given."""
 
     known: Annotated[
-        OnKnown, typer.Option(help="What to do with folders of known classes; replay learns them.")
-    ] = OnKnown.REFUSE
+        Literal["refuse", "replay"],
+        typer.Option(help="What to do with folders of known classes; replay learns them."),
+    ] = "refuse"
     epochs: Annotated[int | None, option("Epochs. Default: chosen by the number of images.")] = None
     budget: Annotated[
         float | None, option("Choose epochs that fit into this time.", metavar="MINUTES")
@@ -66,7 +59,7 @@ class LearnOptions:
             self.method,
             self.epochs,
             self.budget,
-            self.known.value,
+            self.known,
             tuple(self.override or ()),
         )
 

@@ -89,7 +89,7 @@ class Pace:
 
 
 @contextmanager
-def progress_bar(label: str, unit: Literal["bytes", "images"]) -> Iterator[_OnProgress]:
+def show_progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[_OnProgress]:
     """Show progress on stderr as a bar, or as lines in a file; call the result with done, total."""
     screen = console(stderr=True)
     if not screen.is_terminal:

@@ -45,7 +45,7 @@ def predict_command(
     files = _files(images)
     opened = Model.open(model, step)
     found, began = [], time.monotonic()
-    with output.progress_bar("Classifying", "images") as on_progress:
+    with output.show_progress("Classifying", "images") as on_progress:
         for answer in predict_files(opened, files, top):
             found.append(answer)
             on_progress(len(found), len(files))

@@ -32,7 +32,7 @@ def report_command(
 
     with (
         output.show_warnings(output.console(stderr=True)),
-        output.progress_bar("Drawing", "images") as on_progress,
+        output.show_progress("Drawing", "images") as on_progress,
     ):
         made = write_report(runs, out, on_progress)
     console = output.console()

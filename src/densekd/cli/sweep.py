@@ -11,10 +11,10 @@ from densekd.cli import output
 from densekd.cli.options import (
     AsJson,
     DataDir,
+    DataSource,
     Override,
     Quiet,
     RunsFolder,
-    Source,
     command,
     option,
 )
@@ -45,7 +45,7 @@ class SweepOptions:
         ),
     ] = None
     override: Override = None
-    data: Source = None
+    data: DataSource = None
     data_dir: DataDir = None
     workers: Annotated[
         int | None,

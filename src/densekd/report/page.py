@@ -59,33 +59,32 @@ class Contents:
 
 def render_page(contents: Contents) -> bytes:
     """The page as HTML. All names are escaped."""
-    made = _Page(contents)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     template = environment.from_string(_asset("page.html.jinja"))
+    values = _PageValues(contents)
     text = template.render(
-        title=contents.title,
-        lead=contents.lead,
-        shortened=contents.shortened,
+        contents=contents,
+        values=values,
+        header_spans=header_spans,
         version=densekd.__version__,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         # Our own files, so they need no escaping.
         css=Markup(_asset("page.css")),
         js=Markup(_asset("chart.js") + _asset("page.js")),
-        sections=[made.section(section) for section in contents.sections],
-        runs=[made.run(run, method) for run, method in contents.runs],
-        # Last, because sections add to it. Through JSON, which replaces NaN.
-        data=json.loads(to_json(made.data)),
+        # Rendered before the data, because this fills them in.
+        figures={section.name: values.figures(section) for section in contents.sections},
+        # Through JSON, which replaces NaN.
+        data=json.loads(to_json(values.data)),
     )
     return text.encode(errors="backslashreplace")
 
 
-class _Page:
-    """Turns the contents of a page into the values of its template."""
+class _PageValues:
+    """What the template asks for: methods and protocols by index, cells, figures and runs."""
 
     def __init__(self, contents: Contents) -> None:
-        self.contents = contents
-        self.methods = {method: i for i, method in enumerate(contents.methods)}
-        self.protocols = {protocol: i for i, protocol in enumerate(contents.protocols)}
+        self.method_indices = {method: i for i, method in enumerate(contents.methods)}
+        self.protocol_indices = {protocol: i for i, protocol in enumerate(contents.protocols)}
         # Numbered, because folder names may repeat.
         self.links = {run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)}
         self.data: dict[str, Any] = {
@@ -95,46 +94,14 @@ class _Page:
             "maps": [],
         }
 
-    def section(self, section: Section) -> dict[str, Any]:
-        tables = [self._table(table) for table in section.tables]
-        figures = [
-            (protocol, name, [self._figure(chart) for chart in charts])
-            for name, (protocol, charts) in section.figures().items()
-        ]
-        return {
-            **{"name": section.name, "title": section.title, "about": section.about},
-            **{"remarks": section.remarks, "tables": tables, "figures": figures},
-        }
+    def methods(self, methods: Sequence[str]) -> str:
+        return " ".join(str(self.method_indices[method]) for method in methods)
 
-    def run(self, run: RunRecord, method: str) -> dict[str, Any]:
-        seed, order = run.replicate
-        config = {**run.config, "data": {**run.config.get("data", {}), "dir": None}}
-        return {
-            "link": self.links[run.folder.name],
-            "name": f"{run.folder.name}: {method}, seed {seed}, order {order}",
-            "state": run.progress,
-            "methods": self._methods((method,)),
-            "protocol": self._protocol(run.protocol.label),
-            "facts": _facts(run),
-            "config": "\n".join(toml_lines(config)),
-        }
+    def protocol(self, protocol: str) -> str:
+        return str(self.protocol_indices.get(protocol, ""))
 
-    def _table(self, table: Table) -> dict[str, Any]:
-        parts = table.parts()
-        columns = parts[0][1].columns
-        grouped = any(column.group for column in columns)
-        groups = [{"title": title, "count": count} for title, count in header_spans(columns)]
-        bodies = [
-            {"heading": heading, "rows": [self._row(columns, row) for row in part.rows]}
-            for heading, part in parts
-        ]
-        facts = {"name": table.name, "title": table.title, "note": table.note}
-        return {**facts, "columns": columns, "groups": groups if grouped else [], "bodies": bodies}
-
-    def _row(self, columns: Sequence[Column], row: Row) -> dict[str, Any]:
-        cells = [self._cell(*pair) for pair in zip(row.cells, columns, strict=True)]
-        protocol = self._protocol(row.protocol)
-        return {"cells": cells, "methods": self._methods(row.methods), "protocol": protocol}
+    def cells(self, row: Row, columns: Sequence[Column]) -> list[dict[str, Any]]:
+        return [self._cell(*pair) for pair in zip(row.cells, columns, strict=True)]
 
     def _cell(self, cell: Cell, column: Column) -> dict[str, Any]:
         value, text, spread = cell, cell_text(cell, column.kind), ""
@@ -143,42 +110,47 @@ class _Page:
             text, sign, spread = text.partition(" ± ")
             spread = (sign + spread).strip()
         return {
-            "kind": column.kind,
             "value": "" if value is None else value,
             "text": text,
             "spread": spread,
             "link": self.links.get(str(cell)) if column.key == "folder" else None,
         }
 
+    def figures(self, section: Section) -> list[tuple[str, str, list[dict[str, Any]]]]:
+        return [
+            (protocol, name, [self._figure(chart) for chart in charts])
+            for name, (protocol, charts) in section.figures().items()
+        ]
+
     def _figure(self, chart: Chart | HeatMap) -> dict[str, Any]:
         """The template's values of a figure. Its points go into the page's data."""
-        kind = "map" if isinstance(chart, HeatMap) else "chart"
-        known = self.data[f"{kind}s"]
         content = asdict(chart)
         if isinstance(chart, HeatMap):
-            content["method"] = self.methods[chart.method]
-            title, about = chart.method, _about(chart)
+            kind, title, about = "map", chart.method, _about(chart)
+            content["method"] = self.method_indices[chart.method]
         else:
-            title, about = chart.title, "" if chart.y == "loss" else chart.y
+            kind, title, about = "chart", chart.title, "" if chart.y == "loss" else chart.y
             content["series"] = [
                 {
-                    "method": self.methods[series.method],
+                    "method": self.method_indices[series.method],
                     "finished": series.finished,
                     "points": [[p.x, p.y, p.spread] for p in series.points],
                 }
                 for series in chart.series
             ]
+        known = self.data[f"{kind}s"]
         known.append(content)
+        return {"kind": kind, "place": len(known) - 1, "title": title, "about": about}
+
+    def run(self, run: RunRecord, method: str) -> dict[str, Any]:
+        seed, order = run.replicate
+        config = {**run.config, "data": {**run.config.get("data", {}), "dir": None}}
         return {
-            **{"kind": kind, "place": len(known) - 1, "title": title, "about": about},
-            "protocol": self._protocol(chart.protocol),
+            "link": self.links[run.folder.name],
+            "name": f"{run.folder.name}: {method}, seed {seed}, order {order}",
+            "facts": _facts(run),
+            "config": "\n".join(toml_lines(config)),
         }
-
-    def _methods(self, methods: Sequence[str]) -> str:
-        return " ".join(str(self.methods[method]) for method in methods)
-
-    def _protocol(self, protocol: str) -> str:
-        return str(self.protocols.get(protocol, ""))
 
 
 def _about(chart: HeatMap) -> str:
