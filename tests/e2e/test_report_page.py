@@ -168,7 +168,7 @@ def test_a_run_opens_its_configuration(opened: Page) -> None:
 # Holds back the drawing of figures until the mouse is pressed.
 LATE = """
 let held = [];
-addEventListener("mousedown", () => { held.forEach((draw) => draw_figures()); held = null; }, true);
+addEventListener("mousedown", () => { held?.forEach((draw) => draw()); held = null; }, true);
 const Original = IntersectionObserver;
 IntersectionObserver = class extends Original {
   constructor(draw, options) {

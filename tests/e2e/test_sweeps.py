@@ -143,7 +143,7 @@ def test_four_distillations_at_two_protocols_train_one_base(twenty: str, tmp_pat
     assert training["bases"] == 1
     assert training["apart"] == pytest.approx(apart)
     assert training["together"] == pytest.approx(apart - 7 * base["seconds"])
-    assert "with 1 base for 8 runs, and would have taken" in result.stderr
+    assert "with 1 base for 8 runs; with a base for each run it would have taken" in result.stderr
     assert "about" not in result.stdout
 
     files = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/result.json")}

@@ -121,7 +121,7 @@ def _outcome_lines(record: SweepRecord) -> list[str]:
 
 
 def _title(sweep: SweepPlan) -> str:
-    scale = "" if sweep.scale is None else f" at {sweep.scale:g} of all epochs"
+    scale = "" if sweep.scale is None else f" at scale {sweep.scale:g} of all epochs"
     return f"{output.safe(sweep.experiment.name)}{scale}"
 
 

@@ -139,7 +139,7 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
     lines = shown(record)
     assert lines[3].split() == ["gkd", "seed=1", "finished", "50.0", "2.0"]
     assert lines[6].split() == ["rdkd", "seed=2", "failed", "-", "-"]
-    assert lines[-5] == "mine at 0.1 of all epochs: 3 of 4 runs finished, 1 failed."
+    assert lines[-5] == "mine at scale 0.1 of all epochs: 3 of 4 runs finished, 1 failed."
     assert lines[-4] == "rdkd seed=2 failed: no room."
     assert lines[-2].startswith(
         "Training took 6 min 20 s with 2 bases for 3 runs; with a base for each run it would have "
