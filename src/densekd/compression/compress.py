@@ -1,5 +1,6 @@
 """Compression: a small network learns all classes from a large one, by dense distillation."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,7 @@ def compress(
         The content of ``result.json``.
     """
     folder = compression_folder(config, out)
-    return in_folder(
-        config, folder, observer, lambda engine, told: _finish(config, folder, engine, told)
-    )
+    return in_folder(config, folder, observer, partial(_finish, config, folder))
 
 
 def group_sizes(classes: int, groups: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
 from densekd.data.stratify import first_of_each
 from densekd.nn.network import Backbone
-from densekd.nn.registry import make_backbone as make_backbone
+from densekd.nn.registry import make_backbone
 from densekd.nn.transformers_backbone import own_statistics
 from densekd.seeds import Seeds
 from densekd.training.engine import Engine

@@ -54,9 +54,11 @@ def run(config: Config, out: Path, observer: RunObserver | None = None) -> dict[
         Busy: if another process works on the same run.
     """
     folder = run_folder(config, out)
-    return in_folder(
-        config, folder, observer, lambda engine, told: _Run(config, folder, engine, told).finish()
-    )
+
+    def train(engine: Engine, observer: RunObserver) -> dict[str, Any]:
+        return _Run(config, folder, engine, observer).finish()
+
+    return in_folder(config, folder, observer, train)
 
 
 def in_folder(

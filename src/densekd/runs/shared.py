@@ -55,7 +55,7 @@ class SharedTraining:
 
         Args:
             what: a word for the network, such as base.
-            observer: is told about waiting, and can stop it.
+            observer: hears about waiting, and can stop it.
         """
         folder, engine = self.folder, self.engine
         with wait(folder, engine, observer.stop, lambda: observer.shared_base(waiting=True)):

@@ -8,13 +8,8 @@ import torch
 from densekd.config.schema import Config, resolve
 from densekd.data.dataset import PixelImages
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
-from densekd.runs.build import (
-    fewer,
-    make_backbone,
-    make_engine,
-    make_learner,
-    make_scenario,
-)
+from densekd.nn.registry import make_backbone
+from densekd.runs.build import fewer, make_engine, make_learner, make_scenario
 from densekd.training.learner import Learner
 
 from support.datasets import dataset
