@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "densekd"
 UNIT = ROOT / "tests" / "unit"
@@ -92,7 +90,6 @@ def public_names(module: Path) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("_") and name != "logger")
 
 
-@pytest.mark.xfail(strict=False)
 def test_no_public_name_is_defined_in_two_modules() -> None:
     places: dict[str, set[str]] = defaultdict(set)
     for module in PACKAGE.rglob("*.py"):
@@ -111,7 +108,6 @@ def test_the_layers_name_every_part_of_the_package() -> None:
     assert layers == folders | {path.stem for path in MODULES if path.parent == PACKAGE}
 
 
-@pytest.mark.xfail(strict=False)
 def test_every_module_has_tests() -> None:
     mirrored = {module_of(test) for test in UNIT.rglob("test_*.py")}
     elsewhere = set().union(*TESTED_ELSEWHERE.values())
@@ -120,13 +116,11 @@ def test_every_module_has_tests() -> None:
         assert (ROOT / "tests" / test).is_file()
 
 
-@pytest.mark.xfail(strict=False)
 def test_every_unit_test_mirrors_a_module() -> None:
     of_the_package = {"test_docs_map.py", "test_layout.py", "test_public_api.py"}
     assert {x.name for x in UNIT.rglob("test_*.py") if module_of(x) is None} == of_the_package
 
 
-@pytest.mark.xfail(strict=False)
 def test_no_module_is_too_long() -> None:
     lines = {module_name(path): path.read_text().count("\n") for path in MODULES}
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
