@@ -77,7 +77,7 @@ def model(taught: tuple[Path, list[str]], tmp_path: Path) -> Path:
     return shutil.copytree(taught[0], tmp_path / "model")
 
 
-def test_learning_says_what_was_learned_and_forgotten(taught: tuple[Path, list[str]]) -> None:
+def test_learn_prints_accuracy_and_forgetting(taught: tuple[Path, list[str]]) -> None:
     model, (first, second) = taught
     assert first.startswith(f"Step 0: {model} learned green, red from 34 images in ")
     assert ["all", "classes", "6", "-"] in [row[:4] for row in words(first)]
@@ -90,7 +90,7 @@ def test_learning_says_what_was_learned_and_forgotten(taught: tuple[Path, list[s
     assert second.endswith("Without test images: dark blue é.\n")
 
 
-def test_a_folder_as_people_have_it(tmp_path: Path) -> None:
+def test_an_unbalanced_folder_with_all_kinds_of_files(tmp_path: Path) -> None:
     """Hundreds of images of one class, few of others, one of another, all kinds of files."""
     model, first, second = tmp_path / "model", tmp_path / "first", tmp_path / "second"
     fill(first, {"red": 700})
@@ -131,7 +131,7 @@ def test_history_and_undo(model: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_info_says_what_a_model_knows(taught: tuple[Path, list[str]]) -> None:
+def test_info(taught: tuple[Path, list[str]]) -> None:
     facts = json.loads(done("info", taught[0], "--json"))
     assert [each["name"] for each in facts["classes"]] == ["green", "red", "blue", "dark blue é"]
     assert [each["exemplars"] for each in facts["classes"]] == [4, 4, 4, 1]
@@ -145,9 +145,7 @@ def test_info_says_what_a_model_knows(taught: tuple[Path, list[str]]) -> None:
     assert [each["name"] for each in earlier["classes"]] == ["green", "red"]
 
 
-def test_a_picture_a_folder_and_paths_on_stdin(
-    taught: tuple[Path, list[str]], tmp_path: Path
-) -> None:
+def test_predict_a_file_a_folder_and_stdin(taught: tuple[Path, list[str]], tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"red": 2, "blue": 1})
     files = sorted(images.rglob("*.png"))
     opened = Model.open(taught[0])
@@ -174,7 +172,7 @@ def test_a_picture_a_folder_and_paths_on_stdin(
     assert table[2][-1] == f"{100 * expected[0][0].probability:.1f}"
 
 
-def test_a_file_that_is_no_image_is_named(taught: tuple[Path, list[str]], tmp_path: Path) -> None:
+def test_unreadable_files_are_named(taught: tuple[Path, list[str]], tmp_path: Path) -> None:
     picture("red", 1).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_text("no image")
     result = call("predict", taught[0], tmp_path, "--json")
@@ -187,7 +185,7 @@ def test_a_file_that_is_no_image_is_named(taught: tuple[Path, list[str]], tmp_pa
     assert "none.png can't be read: No such file or directory." in result.stderr
 
 
-def test_what_can_not_be_done_is_one_sentence(model: Path, tmp_path: Path) -> None:
+def test_errors_are_one_sentence(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"red": 6})
     assert "'red' is known already" in refused("learn", model, images)
     assert "either epochs or a budget" in refused(
@@ -205,7 +203,7 @@ def test_what_can_not_be_done_is_one_sentence(model: Path, tmp_path: Path) -> No
     assert "'perhaps'" in result.stderr
 
 
-def test_a_dry_run_only_says_what_would_be_done(model: Path, tmp_path: Path) -> None:
+def test_a_dry_run_changes_nothing(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"7": 20, "red": 8})
     told = done("learn", model, images, *TINY, "--known", "replay", "--dry-run")
     assert told.startswith(
@@ -220,7 +218,7 @@ def test_a_dry_run_only_says_what_would_be_done(model: Path, tmp_path: Path) -> 
     assert plan["phases"] == [["train", 2]]
 
 
-def test_the_outcome_as_json(model: Path, tmp_path: Path) -> None:
+def test_learn_prints_json(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"7": 20})
     result = call("learn", model, images, *TINY, "--json")
     update = json.loads(result.stdout)
@@ -236,7 +234,7 @@ COMMAND = [sys.executable, "-m", "densekd"]
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_go_on(model: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_continue(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"7": 100})
     command = [*COMMAND, "learn", str(model), str(images), *TINY, "--epochs", "2000"]
     terminal, inner = pty.openpty()
@@ -311,7 +309,7 @@ def learned(model: Path, data: Dataset, place: Path, *options: str) -> list[dict
 
 
 @pytest.mark.slow
-def test_classes_of_cifar_are_kept_better_than_by_finetuning(
+def test_cifar_classes_are_forgotten_less_than_by_finetuning(
     cifar100: Dataset, tmp_path: Path
 ) -> None:
     options = ["--network", "resnet8", "--image-size", "20", "-o", "memory.per_class=4"]

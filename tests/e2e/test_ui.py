@@ -1,4 +1,4 @@
-"""The page, used by a browser as people use it, and by requests that no page would make."""
+"""The page in a real browser, and requests that the page would not send."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ from densekd.model.model import Model, history
 from densekd.model.settings import TeachOptions
 from densekd.model.teach import teach
 
-# Runs a command, and writes down all addresses that are not this computer's.
+# Runs a command, and logs all connections to other computers.
 WATCHED = """
 import sys
 log = open(sys.argv.pop(1), "w", buffering=1)
@@ -68,7 +68,7 @@ def served(model: Path, log: Path) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Browser, address: str) -> Iterator[Page]:
-    """The page in a browser that asks nobody but its server."""
+    """The page in a browser; fails if it sends requests to any other server."""
     page = browser.new_page()
     asked: set[str] = set()
     page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
@@ -202,8 +202,8 @@ def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> N
         assert Model.open(model).classes == tuple(names)
 
 
-class Asked:
-    """Asks a server what no page would ask."""
+class Client:
+    """Sends requests that the page would not send."""
 
     def __init__(self, address: str) -> None:
         self.host = urlsplit(address).netloc
@@ -219,7 +219,7 @@ class Asked:
         return answer.status, content
 
     def event(self, number: int, *data: Any) -> tuple[int, str]:
-        """Ask for what the page does on an event, and get what is told of it."""
+        """Trigger an event of the page, and give what the server answers."""
         event = {"data": data, "fn_index": number, "session_hash": "crafted"}
         status, content = self("/gradio_api/queue/join", event)
         if status != 200:
@@ -228,10 +228,10 @@ class Asked:
 
 
 @pytest.mark.slow
-def test_what_no_page_would_ask_for_is_refused(colours: Served, tmp_path: Path) -> None:
+def test_forged_requests_are_refused(colours: Served, tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     shutil.copy(next(photos(tmp_path, "red", count=1).glob("red/*")), secret)
-    ask = Asked(colours.address)
+    ask = Client(colours.address)
     status, config = ask("/config")
     assert status == 200
     events = json.loads(config)["dependencies"]

@@ -19,7 +19,7 @@ def drawn(count: int, classes: int, sharpness: float) -> tuple[torch.Tensor, tor
 
 
 @pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0])
-def test_the_temperature_undoes_what_was_too_sharp(sharpness: float) -> None:
+def test_the_temperature_corrects_overconfidence(sharpness: float) -> None:
     scores, labels = drawn(20_000, 5, sharpness)
     temperature = fit_temperature(scores, labels)
     assert temperature == pytest.approx(sharpness, rel=0.05)
@@ -31,7 +31,7 @@ def test_the_temperature_undoes_what_was_too_sharp(sharpness: float) -> None:
     assert sharpness == 1.0 or before > 5 * error
 
 
-def test_few_images_that_are_all_right_make_nobody_certain() -> None:
+def test_few_correct_images_give_no_certainty() -> None:
     scores = torch.eye(3) * 10
     sure = []
     for count in (1, 3, 30):
@@ -42,7 +42,7 @@ def test_few_images_that_are_all_right_make_nobody_certain() -> None:
     assert sure == pytest.approx([2 / 3, 4 / 5, 31 / 32], abs=1e-3)
 
 
-def test_without_anything_to_fit_scores_stay_as_they_are() -> None:
+def test_without_images_the_temperature_is_one() -> None:
     assert fit_temperature(torch.zeros(0, 4), torch.zeros(0).long()) == 1.0
     assert fit_temperature(torch.zeros(5, 1), torch.zeros(5).long()) == 1.0
     assert calibration_error(torch.zeros(0, 4), torch.zeros(0).long()) is None
@@ -63,7 +63,7 @@ def test_accuracy_of_new_and_old_classes() -> None:
     assert split_accuracy(named, labels, known=0) == Accuracy(new=3 / 7, old=None, all=3 / 7)
 
 
-def test_what_became_of_each_class() -> None:
+def test_accuracy_of_each_class_before_and_after() -> None:
     labels = torch.tensor([0, 0, 1, 2, 2, 2, 2])
     after = torch.tensor([True, False, True, False, False, False, True])
     before = torch.tensor([True, True, False, False, False, False, False])

@@ -30,12 +30,12 @@ def test_new_classes_come_after_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("images", "kept"), [(1, 0), (4, 0), (5, 1), (10, 2), (200, 30)])
-def test_how_many_are_kept_to_test_on(images: int, kept: int, tmp_path: Path) -> None:
+def test_number_of_test_images(images: int, kept: int, tmp_path: Path) -> None:
     found = read(fill(tmp_path, {"red": images}))
     assert (len(found.train), len(found.test)) == (images - kept, kept)
 
 
-def test_no_more_are_kept_than_can_be_stored(
+def test_the_number_of_test_images_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(images_module, "MAX_TEST_IMAGES", 3)
@@ -47,7 +47,7 @@ def test_no_more_are_kept_than_can_be_stored(
     assert (len(found.train), len(found.test)) == (9, 3)
 
 
-def test_what_is_kept_of_a_class_depends_on_no_other(tmp_path: Path) -> None:
+def test_the_split_of_a_class_depends_on_no_other_class(tmp_path: Path) -> None:
     alone = read(fill(tmp_path, {"red": 20}))
     together = read(fill(tmp_path, {"blue": 7, "red": 20}))
     other = read(tmp_path, seed=1)
@@ -59,7 +59,7 @@ def test_what_is_kept_of_a_class_depends_on_no_other(tmp_path: Path) -> None:
     assert not torch.equal(other.test.images.pixels[other.test.labels == 1], reds)
 
 
-def test_a_divided_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_train_and_val_folders_are_used_as_they_are(tmp_path: Path) -> None:
     fill(tmp_path / "train", {"red": 9, "blue": 3})
     fill(tmp_path / "val", {"red": 4, "blue": 2}, first=100)
     found = read(tmp_path)
@@ -67,7 +67,7 @@ def test_a_divided_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert counts(found.test.labels) == {0: 2, 1: 4}
 
 
-def test_folders_that_people_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_kinds_of_files_in_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fill(tmp_path, {"red": 6, "7": 6, "dark blue é": 6})
     for number, ending in enumerate(("JPG", "Jpeg", "GIF", "bmp", "WEBP", "tif")):
         picture("red", 100 + number).save(tmp_path / "red" / f"photo {number}.{ending}")
@@ -88,7 +88,7 @@ def test_folders_that_people_have(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "convert it to JPEG or PNG" in heic
 
 
-def test_a_class_of_which_nothing_can_be_read_is_left_out(
+def test_a_class_without_readable_images_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(tmp_path, {"red": 6, "blue": 2})
@@ -103,7 +103,7 @@ def test_a_class_of_which_nothing_can_be_read_is_left_out(
 
 
 @pytest.mark.parametrize(("side", "most", "expected"), [(40, 64, 40), (300, 64, 64), (2, 64, 8)])
-def test_the_size_is_that_of_most_images(
+def test_the_size_is_the_median_of_the_images(
     side: int, most: int, expected: int, tmp_path: Path
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -114,7 +114,7 @@ def test_the_size_is_that_of_most_images(
     assert median_size(find_update_images(tmp_path, (), "refuse"), most) == expected
 
 
-def test_more_than_memory_holds_is_refused(tmp_path: Path) -> None:
+def test_images_that_exceed_the_memory_are_refused(tmp_path: Path) -> None:
     source = fill(tmp_path, {"red": 2})
     found = find_update_images(source, (), "refuse")
     with pytest.raises(ValueError, match=r"take .* GB, too much .*; choose a smaller --image-size"):

@@ -32,7 +32,7 @@ def model(taught: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(taught, tmp_path / "model"))
 
 
-def test_images_are_read_as_they_were_for_training(taught: Path, tmp_path: Path) -> None:
+def test_images_are_read_as_for_training(taught: Path, tmp_path: Path) -> None:
     shown = picture("red", 5, size=30)
     shown.save(tmp_path / "red.png")
     model = Model.open(taught)
@@ -44,7 +44,7 @@ def test_images_are_read_as_they_were_for_training(taught: Path, tmp_path: Path)
     assert (model.read([grey]) == 80).all()
 
 
-def test_an_image_is_left_as_it_was(taught: Path) -> None:
+def test_reading_does_not_change_an_image(taught: Path) -> None:
     turned = picture("red", 5, size=30)
     turned.getexif()[0x0112] = 6
     before = np.array(turned)
@@ -52,7 +52,7 @@ def test_an_image_is_left_as_it_was(taught: Path) -> None:
     assert np.array_equal(np.array(turned), before)
 
 
-def test_what_is_no_image_is_refused(taught: Path, tmp_path: Path) -> None:
+def test_inputs_that_are_not_images_are_refused(taught: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no image")
     model = Model.open(taught)
     with pytest.raises(UnreadableImage, match=r"bad\.png' can't be read: not an image"):
@@ -79,7 +79,7 @@ def test_guesses_are_names_with_probabilities(taught: Path) -> None:
         model.predict(pixels, top=0)
 
 
-def test_the_temperature_is_that_of_the_kept_images(taught: Path) -> None:
+def test_the_temperature_is_fitted_to_the_test_images(taught: Path) -> None:
     model = Model.open(taught)
     kept = model.test_images()
     assert isinstance(kept.images, PixelImages)
@@ -133,18 +133,18 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
         undo(model, 7)
 
 
-def test_no_model_is_said(tmp_path: Path) -> None:
+def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
     for call in (Model.open, history, undo):
         with pytest.raises(ValueError, match=r"There is no model in .*; `densekd learn .* makes"):
             call(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_state_that_counts_is_current(taught: Path) -> None:
+def test_only_one_step_is_current(taught: Path) -> None:
     assert [Model.open(taught, step).entry.current for step in (0, 1)] == [False, True]
 
 
-def test_a_stream_of_files_in_their_order(taught: Path, tmp_path: Path) -> None:
+def test_files_are_predicted_in_order(taught: Path, tmp_path: Path) -> None:
     names = ["red", "green", "blue"] * 60
     for number, name in enumerate(names):
         picture(name, number).save(tmp_path / f"{number:03}.PNG")
@@ -168,7 +168,7 @@ def test_a_stream_of_files_in_their_order(taught: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_stream_leaves_the_number_of_threads_as_it_was(
+def test_predicting_files_restores_the_number_of_threads(
     threads: int, taught: Path, tmp_path: Path
 ) -> None:
     files = [tmp_path / f"{number}.png" for number in range(7)]
@@ -189,7 +189,7 @@ def test_a_stream_leaves_the_number_of_threads_as_it_was(
         torch.set_num_threads(before)
 
 
-def test_a_pointer_that_is_damaged_is_said(model: Path) -> None:
+def test_a_damaged_pointer_is_an_error(model: Path) -> None:
     for content in ("", "{}", '{"format": 1, "step": 5, "steps": 2}', '{"format": 2}', "[]"):
         (model / "current.json").write_text(content)
         with pytest.raises(ValueError, match=r"current\.json is damaged; write \{"):
@@ -197,7 +197,7 @@ def test_a_pointer_that_is_damaged_is_said(model: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["config.toml", "state.json", "state-*.safetensors"])
-def test_damage_is_found_and_another_step_can_be_used(file: str, model: Path) -> None:
+def test_damage_is_detected_and_another_step_can_be_used(file: str, model: Path) -> None:
     (damaged,) = (model / "steps" / "001").glob(file)
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1

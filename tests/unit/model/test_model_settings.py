@@ -14,7 +14,7 @@ def first(**options: object) -> Config:
     return update_settings(None, TeachOptions(**options), 32)  # type: ignore[arg-type]
 
 
-def test_what_suits_a_new_model() -> None:
+def test_defaults_of_a_new_model() -> None:
     config = first()
     assert (config.network, config.data.image_size) == ("resnet20", 32)
     assert config.method.name == METHOD
@@ -22,7 +22,7 @@ def test_what_suits_a_new_model() -> None:
     assert update_settings(None, TeachOptions(), 128).network == "resnet18"
 
 
-def test_options_and_overrides_count_more() -> None:
+def test_options_and_overrides_replace_defaults() -> None:
     config = first(network="resnet8", method="gkd", overrides=("training.base.lr=0.2",))
     assert (config.network, config.method.name, config.training.base.lr) == ("resnet8", "gkd", 0.2)
     # A baseline comes with what it was released with.
@@ -49,13 +49,13 @@ def test_settings_stay_from_one_update_to_the_next() -> None:
         ({"overrides": ("method.options.head=linear",)}, "head is cosine and can't become linear"),
     ],
 )
-def test_what_a_model_is_made_of_stays(options: dict[str, object], words: str) -> None:
+def test_fixed_settings_of_a_model_cannot_change(options: dict[str, object], words: str) -> None:
     config = first()
     with pytest.raises(ValueError, match=words):
         update_settings(config, TeachOptions(**options), 32)  # type: ignore[arg-type]
 
 
-def test_epochs_follow_from_the_images() -> None:
+def test_epochs_depend_on_the_number_of_images() -> None:
     config, options = first(), TeachOptions()
     base = with_schedule(config, "base", options, 10, 2).training.base
     assert (base.epochs, base.batch_size) == (usual_epochs("base", 10), 32)
@@ -72,9 +72,7 @@ def test_epochs_follow_from_the_images() -> None:
 @pytest.mark.parametrize(
     ("images", "classes", "streams"), [(1000, 1, "merged"), (50, 5, "merged"), (1000, 5, "split")]
 )
-def test_few_images_are_learned_together_with_exemplars(
-    images: int, classes: int, streams: str
-) -> None:
+def test_few_images_share_a_batch_with_exemplars(images: int, classes: int, streams: str) -> None:
     config = with_schedule(first(), "increment", TeachOptions(), images, classes)
     assert config.method.options.streams == streams
     given = TeachOptions(overrides=("method.options.streams=split",))
@@ -84,7 +82,7 @@ def test_few_images_are_learned_together_with_exemplars(
     )
 
 
-def test_what_follows_training_is_shortened_to_a_quarter_at_most() -> None:
+def test_later_phases_are_shortened_to_a_quarter_at_most() -> None:
     options = TeachOptions(method="bic", epochs=25)
     config = update_settings(None, options, 32)
     before = config.training
@@ -107,6 +105,6 @@ def test_what_follows_training_is_shortened_to_a_quarter_at_most() -> None:
         ({"budget": float("nan")}, "minutes above 0"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, object], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TeachOptions(**options)  # type: ignore[arg-type]

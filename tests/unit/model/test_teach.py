@@ -24,8 +24,8 @@ def options(**changes: Any) -> TeachOptions:
     return dataclasses.replace(TINY, **changes)
 
 
-class Told(TeachObserver):
-    """Writes down what it is told, and asks for a stop after so many batches."""
+class Recorder(TeachObserver):
+    """Records what is reported, and stops after some batches."""
 
     def __init__(self, batches: int | None = None) -> None:
         self.left = batches
@@ -85,7 +85,7 @@ def pictures_of(split: Split, label: int | None = None) -> set[bytes]:
     return {image.numpy().tobytes() for image in split.images.pixels[own]}
 
 
-def test_names_stay_what_they_are_whatever_is_learned(model: Path, tmp_path: Path) -> None:
+def test_class_names_survive_updates(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "7": 20, "dark blue é": 20})
     update = teach(model, images, options(epochs=15))
     shutil.rmtree(images)
@@ -97,7 +97,7 @@ def test_names_stay_what_they_are_whatever_is_learned(model: Path, tmp_path: Pat
     assert shown == ["7", "blue", "red"]
 
 
-def test_an_update_says_what_came_of_it(model: Path, tmp_path: Path) -> None:
+def test_the_result_of_an_update(model: Path, tmp_path: Path) -> None:
     update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), options(epochs=6))
     assert (update.step, update.replayed, update.epochs) == (1, (), 6)
     # 15 % of each class are kept to test on, of the two known ones too.
@@ -120,7 +120,7 @@ def test_an_update_says_what_came_of_it(model: Path, tmp_path: Path) -> None:
     assert history(model)[1].update == update
 
 
-def test_the_numbers_are_those_of_the_learner_itself(model: Path, tmp_path: Path) -> None:
+def test_accuracy_agrees_with_the_learner(model: Path, tmp_path: Path) -> None:
     update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), TINY)
     opened = Model.open(model)
     kept = opened.test_images()
@@ -133,7 +133,7 @@ def test_the_numbers_are_those_of_the_learner_itself(model: Path, tmp_path: Path
     assert [guess[0].name for guess in guesses] == names
 
 
-def test_what_is_tested_was_never_learned_from(model: Path, tmp_path: Path) -> None:
+def test_test_images_are_never_trained_on(model: Path, tmp_path: Path) -> None:
     teach(model, fill(tmp_path / "images", {"blue": 30}), TINY)
     opened = Model.open(model)
     tested, learned = (
@@ -152,7 +152,7 @@ def test_a_known_class_is_refused(model: Path, tmp_path: Path) -> None:
     assert len(history(model)) == 1
 
 
-def test_more_images_of_a_known_class_are_rehearsed(model: Path, tmp_path: Path) -> None:
+def test_more_images_of_a_known_class_are_replayed(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "red": 60}, first=1000)
     before = Model.open(model).learner.memory
     update = teach(model, images, options(known="replay"))
@@ -170,14 +170,14 @@ def test_more_images_of_a_known_class_are_rehearsed(model: Path, tmp_path: Path)
     assert reds[0] != reds[1]
 
 
-def test_more_images_make_a_difference(model: Path, tmp_path: Path) -> None:
+def test_more_images_of_a_known_class_change_the_weights(model: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(model, tmp_path / "alone"))
     teach(alone, fill(tmp_path / "images", {"blue": 20}), TINY)
     teach(model, fill(tmp_path / "more", {"blue": 20, "red": 9}, first=0), options(known="replay"))
     assert not same(alone, model)
 
 
-def test_one_image_is_learned_and_not_tested(
+def test_too_few_images_are_all_used_for_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images = fill(tmp_path / "images", {"red": 30, "green": 1, "blue": 4})
@@ -188,7 +188,7 @@ def test_one_image_is_learned_and_not_tested(
     assert "Too few images to test: 'blue', 'green'. All of them are used" in caplog.text
 
 
-def test_a_single_image_of_a_new_class_is_learned_and_costs_nothing(tmp_path: Path) -> None:
+def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) -> None:
     model, images = tmp_path / "model", tmp_path / "images"
     teach(model, fill(images, {"red": 40, "green": 40, "blue": 40}), options(epochs=10))
     update = teach(model, fill(images, {"7": 1}), options(epochs=40))
@@ -200,15 +200,15 @@ def test_a_single_image_of_a_new_class_is_learned_and_costs_nothing(tmp_path: Pa
     )
 
 
-def test_a_single_class_can_be_the_first_and_the_next(tmp_path: Path) -> None:
+def test_every_update_may_have_a_single_class(tmp_path: Path) -> None:
     teach(tmp_path / "model", fill(tmp_path / "images", {"red": 1}), options(epochs=1))
     teach(tmp_path / "model", fill(tmp_path / "images", {"blue": 6}), options(epochs=1))
     assert Model.open(tmp_path / "model").classes == ("red", "blue")
 
 
-def test_the_same_again_is_not_done_twice(model: Path, tmp_path: Path) -> None:
+def test_a_repeated_update_does_nothing(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 10})
-    update, told = teach(model, images, TINY), Told()
+    update, told = teach(model, images, TINY), Recorder()
     assert teach(model, images, TINY, told) == update
     assert (told.repeats, told.plans, told.epochs) == ([1], [], 0)
     assert len(history(model)) == 2
@@ -218,18 +218,18 @@ def test_the_same_again_is_not_done_twice(model: Path, tmp_path: Path) -> None:
         teach(model, fill(images, {"blue": 11}), TINY)
 
 
-def test_an_update_that_was_stopped_goes_on(model: Path, tmp_path: Path) -> None:
+def test_a_stopped_update_continues(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 70, "7": 70})
     whole = Path(shutil.copytree(model, tmp_path / "whole"))
-    undisturbed = Told()
+    undisturbed = Recorder()
     teach(whole, images, TINY, undisturbed)
     assert undisturbed.epochs == 2
     for _ in range(3):
         with pytest.raises(Stopped):
-            teach(model, images, TINY, Told(batches=2))
+            teach(model, images, TINY, Recorder(batches=2))
         assert len(history(model)) == 1
         assert Model.open(model).classes == ("green", "red")
-    rest = Told()
+    rest = Recorder()
     teach(model, images, TINY, rest)
     assert [plan.resumed for plan in undisturbed.plans + rest.plans] == [False, True]
     assert rest.epochs < 2
@@ -237,10 +237,10 @@ def test_an_update_that_was_stopped_goes_on(model: Path, tmp_path: Path) -> None
     assert not (model / "pending").exists()
 
 
-def test_another_update_does_not_go_on_with_this_one(model: Path, tmp_path: Path) -> None:
+def test_another_update_does_not_continue_a_stopped_one(model: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        teach(model, fill(tmp_path / "images", {"blue": 40}), TINY, Told(batches=1))
-    told = Told()
+        teach(model, fill(tmp_path / "images", {"blue": 40}), TINY, Recorder(batches=1))
+    told = Recorder()
     teach(model, fill(tmp_path / "images", {"7": 40}), TINY, told)
     assert [plan.resumed for plan in told.plans] == [False]
     assert Model.open(model).classes == ("green", "red", "7")
@@ -262,15 +262,15 @@ def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-class Leaving(Told):
-    """Asks for a stop as soon as training has begun."""
+class Leaving(Recorder):
+    """Stops as soon as training begins."""
 
     def stop(self) -> bool:
         return bool(self.plans)
 
 
-class Hasty(Told):
-    """Asks for a stop while images are read."""
+class Hasty(Recorder):
+    """Stops while images are read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -294,9 +294,9 @@ def test_reading_can_be_stopped(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_short_update_leaves_the_schedule_of_the_next_as_it_is(tmp_path: Path) -> None:
-    """Milestones and what follows are rounded when they are shortened, each time anew."""
-    model, images, told = tmp_path / "model", tmp_path / "images", Told()
+def test_a_short_update_does_not_change_later_schedules(tmp_path: Path) -> None:
+    """Scaling rounds a schedule, so each update must scale the original one."""
+    model, images, told = tmp_path / "model", tmp_path / "images", Recorder()
     for counts, given in (
         ({"red": 9, "green": 9}, options(method="podnet", epochs=1)),
         ({"blue": 9}, options(epochs=1)),
@@ -310,7 +310,7 @@ def test_a_short_update_leaves_the_schedule_of_the_next_as_it_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", [".current.json.ab12.tmp", ".DS_Store"])
-def test_hidden_files_do_not_keep_a_model_from_being_made(name: str, tmp_path: Path) -> None:
+def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / name).write_text("{")
@@ -318,9 +318,9 @@ def test_hidden_files_do_not_keep_a_model_from_being_made(name: str, tmp_path: P
     assert Model.open(model).classes == ("green", "red")
 
 
-def test_a_budget_is_kept_when_the_update_goes_on(model: Path, tmp_path: Path) -> None:
+def test_a_continued_update_keeps_its_budget(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 30})
-    timed, left, again = options(epochs=None, budget=0.05), Leaving(), Told()
+    timed, left, again = options(epochs=None, budget=0.05), Leaving(), Recorder()
     with pytest.raises(Stopped):
         teach(model, images, timed, left)
     assert left.done == ["measuring"]
@@ -330,7 +330,7 @@ def test_a_budget_is_kept_when_the_update_goes_on(model: Path, tmp_path: Path) -
     assert (first.resumed, second.resumed) == (False, True)
 
 
-def test_a_budget_that_is_too_small_is_said(
+def test_a_budget_that_is_too_small_is_warned_of(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images = fill(tmp_path / "images", {"blue": 30})
@@ -339,14 +339,14 @@ def test_a_budget_that_is_too_small_is_said(
     assert "Not even one epoch fits into 1e-06 minutes; training one" in caplog.text
 
 
-def test_a_model_that_another_process_changes_is_left_alone(model: Path, tmp_path: Path) -> None:
+def test_a_locked_model_is_not_changed(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6})
     with FileLock(model / "lock"), pytest.raises(ValueError, match="Another process is changing"):
         teach(model, images, TINY)
     assert Model.open(model).classes == ("green", "red")
 
 
-def test_a_model_that_changes_while_images_are_read(model: Path, tmp_path: Path) -> None:
+def test_a_change_while_images_are_read_is_an_error(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6})
 
     class Meddling(TeachObserver):
@@ -369,7 +369,7 @@ def test_a_model_that_changes_while_images_are_read(model: Path, tmp_path: Path)
         ("file", "images", "is a file; give a folder for the model"),
     ],
 )
-def test_places_that_are_mixed_up(folder: str, source: str, words: str, tmp_path: Path) -> None:
+def test_mixed_up_folders_are_refused(folder: str, source: str, words: str, tmp_path: Path) -> None:
     fill(tmp_path / "images", {"blue": 6})
     fill(tmp_path / "other", {"red": 6})
     (tmp_path / "file").write_text("")
@@ -379,7 +379,7 @@ def test_places_that_are_mixed_up(folder: str, source: str, words: str, tmp_path
     assert len(list((tmp_path / "images").rglob("*"))) == 7
 
 
-def test_a_name_that_is_nearly_known_is_warned_of(
+def test_a_nearly_known_class_name_is_warned_of(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images = fill(tmp_path / "images", {"red": 6})
@@ -389,15 +389,13 @@ def test_a_name_that_is_nearly_known_is_warned_of(
     assert Model.open(model).classes == ("green", "red", "Red")
 
 
-def test_no_image_is_warned_of_where_all_is_fine(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clean_folder_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         teach(tmp_path / "model", fill(tmp_path / "images", {"red": 20, "blue": 20}), TINY)
     assert caplog.records == []
 
 
-def test_the_first_images_normalise_all_later_ones(model: Path, tmp_path: Path) -> None:
+def test_later_updates_use_the_first_normalisation(model: Path, tmp_path: Path) -> None:
     before = Model.open(model).facts["mean"]
     teach(model, fill(tmp_path / "images", {"7": 30}), TINY)
     assert Model.open(model).facts["mean"] == before
