@@ -1,1 +1,1 @@
-"""The settings of a run: what a user may write, and their defaults."""
+"""The settings of a run, and their defaults."""

@@ -52,11 +52,11 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         "order": tree["scenario"]["order"],
         "classes": base_classes,
         "head": method.head,
-        # Batches of the two kinds are drawn from streams of different names.
+        # Split and merged batches are drawn from random streams of different names.
         "streams": method.streams,
         # All of the paper's methods learn the base alike, baselines each in their own way.
         "method": baseline and {baseline.name: tree["method"][baseline.key], **further},
-        # How many images are held out of training follows from how many are kept.
+        # The number of held-out images depends on the number of exemplars.
         **({"memory": tree["memory"]} if method.held_out else {}),
         "schedule": plain(dataclasses.asdict(config.schedules().base)),
     }

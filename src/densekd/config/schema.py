@@ -42,11 +42,11 @@ Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images; see `densekd.data.sources.SourceOptions`.
+    """The images; see `densekd.data.sources.SourceOptions`.
 
     Args:
         source: one of `densekd.data.sources.SOURCES`.
-        dir: where CIFAR is or is put.
+        dir: the folder of downloaded data.
         image_size: height and width for folders, ImageNet and the hub.
         classes_file: the classes of ImageNet to take, one per line.
         image_column: the images' column in hub data.
@@ -70,7 +70,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ScenarioConfig:
-    """Which classes when; see `densekd.data.scenario.Scenario.of`."""
+    """The division into tasks; see `densekd.data.scenario.Scenario.of`."""
 
     steps: Natural | None = 5
     base: Count | None = None
@@ -87,7 +87,7 @@ class ScenarioConfig:
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """How training images are varied; see `densekd.data.augment.Augment`."""
+    """The augmentation of training images; see `densekd.data.augment.Augment`."""
 
     padding: Natural
     flip: bool
@@ -96,7 +96,7 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Which exemplars are kept; see `densekd.data.memory`."""
+    """The exemplars to keep; see `densekd.data.memory`."""
 
     per_class: int | None = 20
     total: int | None = None
@@ -123,7 +123,7 @@ class _MethodConfig:
         for spec in BASELINES.values():
             if spec is not baseline_of(self.name) and getattr(self, spec.key) is not None:
                 raise ValueError(f"{spec.key} has no meaning for {self.name}; leave it out.")
-        self.make(Schedules(finish=Schedule()))  # which raises if these don't go together
+        self.make(Schedules(finish=Schedule()))  # raises if the options don't go together
 
     @property
     def own(self) -> Any:
@@ -157,9 +157,9 @@ class TrainingConfig:
     Args:
         base: the schedule of the base task.
         increment: the schedule of each later task.
-        finish: the schedule of what a method adds to it: balanced fine-tuning, a bias stage.
-        preset: where the schedules come from, where they aren't given: the ``paper``, or
-            ``ccil``'s released code, which trains CIFAR longer.
+        finish: the schedule of a method's last phase: balanced fine-tuning, a bias stage.
+        preset: the default schedules: the ``paper``'s, or those of ``ccil``'s released code, which
+            trains CIFAR longer. Baselines have their own, and refuse a preset.
     """
 
     base: Schedule
@@ -175,12 +175,12 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What it runs on.
+    """The devices to train on.
 
     Args:
         accelerator: the kind of device; ``auto`` takes the best there is.
-        devices: how many of them.
-        precision: ``32`` bits, ``bf16`` autocast, or what the device gains by.
+        devices: how many to use.
+        precision: ``32`` bits, ``bf16`` autocast, or ``auto`` for whichever is faster.
         workers: processes that decode images which don't fit into memory.
     """
 
@@ -207,18 +207,9 @@ class CommonConfig(Protocol):
 class Config:
     """All settings of a run; `resolve` makes them from what a user wrote.
 
-    Args:
-        seed: of everything that is drawn, but for the order of the classes.
-        epochs: the epochs of the base task, or, as a float, the share of all epochs to train;
-            other schedules are shortened in proportion. None leaves them as they are.
-        network: the name of the backbone.
-        data: which images.
-        scenario: which classes when.
-        augment: how training images are varied.
-        memory: which exemplars are kept.
-        method: how it is learned.
-        training: how long and how fast.
-        engine: what it runs on.
+    ``seed`` is for all random streams but the order of the classes. ``epochs`` is the number of
+    epochs of the base task, or, as a float, the share of all epochs to train; the other schedules
+    are shortened in proportion. None leaves them as they are.
     """
 
     seed: int = 1993
@@ -271,17 +262,17 @@ def _check_preset(tree: Mapping[str, Any]) -> None:
 
 
 def checked(kind: type[Checked], tree: Mapping[str, Any]) -> Checked:
-    """Settings as the frozen dataclass that says what they may be.
+    """Check settings, and turn them into a frozen dataclass.
 
     Args:
         kind: the dataclass, whose sections are dataclasses too.
-        tree: sections as nested mappings; what has no default must be there.
+        tree: sections as nested mappings; settings without a default are required.
 
     Raises:
         ValueError: with one sentence that names the setting and what it may be.
     """
     try:
-        # Strict JSON is what fits TOML: a list is a tuple and text a path, but "5" is no number.
+        # Strict JSON mode fits TOML: a list becomes a tuple and text a path, but "5" no number.
         made: Checked = _adapter(kind).validate_json(json.dumps(tree, default=as_text))
     except ValidationError as error:
         raise ValueError(error_sentence(error, tree, kind)) from None
@@ -295,10 +286,10 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 
 def as_tree(config: "DataclassInstance") -> dict[str, Any]:
-    """All settings as JSON has them: paths are text, and what is unset is None."""
+    """All settings as JSON: paths become text, and unset settings are None."""
     return plain(dataclasses.asdict(config))
 
 
 def as_toml(config: "DataclassInstance") -> str:
-    """All settings as TOML without those unset, from which `resolve` makes the same again."""
+    """All settings as TOML, without unset ones; `resolve` makes the same settings from it."""
     return "\n".join(toml_lines(as_tree(config))) + "\n"

@@ -26,12 +26,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """The tree with settings replaced.
+    """Replace settings by assignments such as ``scenario.steps=5``.
 
-    Args:
-        tree: as `resolve` takes it.
-        assignments: such as ``scenario.steps=5``. A value is read as TOML, or as text if it is
-            none; ``none`` unsets.
+    A value is read as TOML, or else as text; ``none`` unsets a setting.
     """
     new: dict[str, Any] = {}
     for assignment in assignments:
@@ -49,10 +46,10 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """One tree of several, later ones first in authority.
+    """Merge trees; later ones override earlier ones.
 
     Of two settings that exclude each other, such as ``memory.per_class`` and ``memory.total``, a
-    tree that gives one unsets the other in those before it.
+    tree that gives one unsets the other in the trees before it.
     """
     merged: dict[str, Any] = {}
     for tree in trees:
@@ -93,13 +90,13 @@ def _epochs(text: str) -> int | float:
 
 
 def digest(value: Any) -> str:
-    """Twelve characters that stand for a value of JSON, whatever the order of its keys."""
+    """Hash a JSON value to twelve characters, whatever the order of its keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """One tree laid over another, section by section."""
+    """Override one tree by another, section by section."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, Mapping):
@@ -110,7 +107,7 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given(tree: Any, *path: str) -> Any:
-    """The value at a path, None where there is no such."""
+    """The value at a path; None if there is none."""
     for part in path:
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
@@ -123,7 +120,7 @@ def _value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    # TOML would take a date for a date, and more lines for more settings.
+    # TOML would read a date as a date, and further lines as further settings.
     plain = len(parsed) == 1 and isinstance(parsed["value"], str | int | float | list | dict)
     return parsed["value"] if plain else text
 
@@ -136,14 +133,14 @@ def as_text(value: object) -> str:
 
 
 def plain(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree as JSON has it: paths are text, tuples are lists."""
+    """The tree as JSON: paths become text, tuples lists."""
     copy: dict[str, Any] = json.loads(json.dumps(tree, default=as_text))
     return copy
 
 
 def toml_lines(tree: Mapping[str, Any], *path: str) -> list[str]:
-    """The lines of a tree in TOML, in the section ``path``; None is left out."""
-    # JSON writes values as TOML does, but for one character that TOML wants escaped.
+    """The lines of a tree in TOML, in the section ``path``, without None."""
+    # JSON and TOML write values alike, except one character that TOML wants escaped.
     lines = [
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, value in tree.items()

@@ -1,4 +1,4 @@
-"""The adaptive weight of a group (Eq. 5): by its size and its distance to the new classes."""
+"""The adaptive weight of a group (Eq. 5), from its size and its distance to the new classes."""
 
 import logging
 import math
@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 
 
 class AdaptiveWeights:
-    r"""Gives each group p of old tasks its weight before the new classes C.
+    r"""Weights each group p of old tasks when the classes C are learned.
 
     .. math:: \lambda_p = \lambda_{base} \sqrt{|p| / |C|} \; s(p, C)
 
     s, which the paper calls a similarity, is the Euclidean distance between the mean class
     vector of p and that of C; a class vector is the mean pooled feature of the class's images.
-    An object of this class is what `densekd.DenseDistillation` takes as ``weights``::
+    `densekd.DenseDistillation` takes an object of this class as ``weights``::
 
         weights = AdaptiveWeights(lambda_base=20.0)
-        weights.add_task(vectors)     # after each learned task: its class vectors
-        weights.set_new(new_vectors)     # before the next one: the class vectors of its classes
+        weights.add_task(vectors)  # after each learned task: its class vectors
+        weights.set_new(new_vectors)  # before the next task: the class vectors of its classes
         kd = loss(student, teacher, sizes, generator=generator, weights=weights)
 
     Args:
@@ -55,15 +55,9 @@ class AdaptiveWeights:
         self._means: _Means | None = None
 
     def class_vectors(self, features: Tensor, labels: Tensor, classes: int) -> Tensor:
-        """Average the features of each class.
+        """Average pooled features ``[n, D]`` of a task by class, to ``[classes, D]``.
 
-        Args:
-            features: pooled features ``[n, D]`` of a task's images.
-            labels: ``[n]``, each image's class within the task, 0 to ``classes`` - 1.
-            classes: how many classes the task has.
-
-        Returns:
-            ``[classes, D]``, for `add_task` and `set_new`.
+        ``labels``, ``[n]``, are classes within the task: 0 to ``classes`` - 1, each at least once.
         """
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             raise ValueError(
@@ -90,11 +84,7 @@ class AdaptiveWeights:
         self._new = self._means = None
 
     def replace_old(self, vectors: Tensor) -> None:
-        """Replace the class vectors of all learned tasks, ``[old classes, D]`` in order.
-
-        For those who recompute old vectors with the newest encoder instead of keeping the ones
-        from when each task was learned.
-        """
+        """Replace the vectors of all learned tasks, ``[old classes, D]``, by recomputed ones."""
         sizes = [len(task) for task in self._tasks]
         if len(vectors) != sum(sizes):
             raise ValueError(f"{len(vectors)} class vectors for {sum(sizes)} old classes.")
@@ -102,10 +92,9 @@ class AdaptiveWeights:
         self._new = self._means = None
 
     def set_new(self, vectors: Tensor) -> None:
-        """Set the classes about to be learned, by their class vectors ``[classes, D]``.
+        """Set the classes about to be learned, by vectors ``[classes, D]`` of the old network.
 
-        The vectors come from the old encoder, since the new one doesn't exist yet. Logs s of
-        all old classes and of each task.
+        Logs s of all old classes and of each task.
         """
         if not self._tasks:
             raise ValueError("No task was learned yet: call add_task() before set_new().")
@@ -139,12 +128,12 @@ class AdaptiveWeights:
         return self.lambda_base * (classes / means.added).sqrt() * s
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that was remembered and is faced, as tensors by name."""
+        """The class vectors of all tasks and of the new classes, by name."""
         state = {f"tasks.{task}": vectors for task, vectors in enumerate(self._tasks)}
         return state if self._new is None else {**state, "new": self._new}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace what is held by what `state_dict` gave."""
+        """Restore what `state_dict` gave."""
         tasks = [name for name in state if name != "new"]
         if sorted(tasks) != sorted(f"tasks.{task}" for task in range(len(tasks))):
             raise ValueError(f"Not a state of AdaptiveWeights: it has {sorted(state)}.")
@@ -172,7 +161,7 @@ class AdaptiveWeights:
         return vectors
 
     def _on(self, masks: Tensor) -> "_Means":
-        """The means on the masks' device, which is where they stay."""
+        """Move the means to the masks' device, and return them."""
         if self._means is None:
             raise ValueError("The new classes are not known: call set_new() first.")
         if masks.shape[-1] != len(self._tasks):

@@ -13,12 +13,12 @@ from densekd.losses.feature import channel_distance, channel_importance, normali
 from densekd.methods.feature_terms import FeatureTerm, Weight
 from densekd.methods.method import Method
 from densekd.methods.podnet import (
-    BRIGHTNESS,
     DIGITS_PROXY_SCHEDULES,
     NETWORK_REASON,
     SMALL_PROXY_SCHEDULES,
     Nca,
     proxy_schedules,
+    with_jitter,
     with_proxies,
 )
 from densekd.methods.schedule import Schedules
@@ -112,12 +112,9 @@ AFC = MethodSpec(
     AfcOptions,
     afc,
     {
-        "small": Published(AfcOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=BRIGHTNESS),
-        "imagenet": Published(
-            AfcOptions(lambda_base=10.0),
-            proxy_schedules(90, 0.1, 0.02, 128, 1e-4),
-            "podnet18",
-            brightness=BRIGHTNESS,
+        "small": with_jitter(AfcOptions(), SMALL_PROXY_SCHEDULES, "podnet32"),
+        "imagenet": with_jitter(
+            AfcOptions(lambda_base=10.0), proxy_schedules(90, 0.1, 0.02, 128, 1e-4), "podnet18"
         ),
         "digits": Published(AfcOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
     },

@@ -63,7 +63,7 @@ class OldShare(Term):
     needs_teacher = needs_old_tasks = takes_mixup = True
 
     def __init__(self, temperature: float) -> None:
-        super().__init__(["merged"])
+        super().__init__()
         self.temperature = temperature
 
     @property
@@ -89,7 +89,7 @@ class Unbiased(Term):
     """
 
     def __init__(self, gamma_decay: float) -> None:
-        super().__init__(["merged"])
+        super().__init__()
         self.gamma_decay = gamma_decay
 
     @property

@@ -4,25 +4,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from densekd.losses.feature import less_forget, pod_spatial
-from densekd.methods.terms import Step, Stream, TaskContext, Term
+from densekd.methods.terms import RatioWeight, Step, Stream, TaskContext, Term
 from densekd.nn.network import Outputs
-
-
-class Weight(Protocol):
-    """A weight that depends on the numbers of old and new classes, such as `RatioWeight`."""
-
-    @property
-    def formula(self) -> str:
-        """The weight in plain text."""
-
-    def of(self, old: int, new: int) -> float:
-        """The weight for these numbers of old and new classes."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +27,9 @@ class OldRatioWeight:
     def of(self, old: int, new: int) -> float:
         """The weight for these numbers of old and new classes."""
         return self.base * math.sqrt(old / new)
+
+
+Weight = RatioWeight | OldRatioWeight
 
 
 class FeatureTerm(Term):

@@ -44,9 +44,6 @@ class IcarlSoftmaxOptions:
 class NewOutputs(Term):
     """iCaRL's loss on the outputs of new classes; see `new_class_bce`."""
 
-    def __init__(self) -> None:
-        super().__init__(["merged"])
-
     @property
     def formula(self) -> str:
         """The term in plain text."""
@@ -62,9 +59,6 @@ class OldOutputs(Term):
     """iCaRL's distillation, on the outputs of old classes; see `old_class_bce`."""
 
     needs_teacher = needs_old_tasks = takes_mixup = True
-
-    def __init__(self) -> None:
-        super().__init__(["merged"])
 
     @property
     def formula(self) -> str:

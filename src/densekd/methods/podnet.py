@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import RatioWeight, Step, Stream, Term
 from densekd.nn.classifier import Classifier
 from densekd.nn.proxies import ProxyClassifier
+
+_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,12 @@ def proxy_schedules(
     return same_for_all(train, finish)
 
 
+def with_jitter(options: _Options, schedules: Schedules, network: str) -> Published[_Options]:
+    """Published settings with PODNet's random brightness."""
+    return Published(options, schedules, network, brightness=63 / 255)
+
+
 # What AFC, a fork of PODNet, has too.
-BRIGHTNESS = 63 / 255
 NETWORK_REASON = "it compares feature maps, which other networks rectify"
 SMALL_PROXY_SCHEDULES = proxy_schedules(160, 0.1, 0.05, 128, 5e-4)
 DIGITS_PROXY_SCHEDULES = same_for_all(
@@ -158,20 +164,12 @@ PODNET = MethodSpec(
     PodnetOptions,
     podnet,
     {
-        "small": Published(
-            PodnetOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=BRIGHTNESS
+        "small": with_jitter(PodnetOptions(), SMALL_PROXY_SCHEDULES, "podnet32"),
+        "imagenet100": with_jitter(
+            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 5e-4), "podnet18"
         ),
-        "imagenet100": Published(
-            _ON_IMAGENET,
-            proxy_schedules(90, 0.05, 0.01, 64, 5e-4),
-            "podnet18",
-            brightness=BRIGHTNESS,
-        ),
-        "imagenet": Published(
-            _ON_IMAGENET,
-            proxy_schedules(90, 0.05, 0.01, 64, 1e-4),
-            "podnet18",
-            brightness=BRIGHTNESS,
+        "imagenet": with_jitter(
+            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 1e-4), "podnet18"
         ),
         "digits": Published(PodnetOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
     },

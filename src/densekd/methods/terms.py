@@ -1,4 +1,4 @@
-"""Terms: a loss, the batches it is taken on, and its weight."""
+"""Terms: weighted losses, each on some of the batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,7 +88,7 @@ class Term(ABC):
     needs_old_tasks = False
     takes_mixup = False
 
-    def __init__(self, streams: Iterable[Stream]) -> None:
+    def __init__(self, streams: Iterable[Stream] = ("merged",)) -> None:
         self.streams = tuple(streams)
         for stream in self.streams:
             check_choice("stream", stream, get_args(Stream))

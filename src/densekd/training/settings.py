@@ -1,4 +1,4 @@
-"""What a learner is told besides its network and its method."""
+"""The settings of a learner besides its network and its method."""
 
 from dataclasses import dataclass, field
 
@@ -13,17 +13,17 @@ from densekd.data.dataset import (
 from densekd.nn.transformers_backbone import own_statistics
 from densekd.training.engine import Engine
 
-# Of an image's size, what is put around it before it is cropped: 4 pixels of CIFAR's 32.
+# Pad by an eighth of an image's size: 4 pixels for CIFAR's 32.
 _PADDING = 8
 
 
 class InferredAugment(Augment):
-    """Stands for an augmentation whose mean and deviation are those of the first images.
+    """An augmentation that takes mean and deviation from the first images it gets.
 
     Args:
-        padding: how many black pixels to put around an image; an eighth of its size unless given.
-        flip: mirror every second image, on average.
-        brightness: multiply each image by up to this much more or less, 0 for none.
+        padding: black pixels around an image before it is cropped; None for 1/8 of its size.
+        flip: mirror half of the images at random.
+        brightness: make images brighter or darker by up to this share; 0 for none.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class InferredAugment(Augment):
         self.by_size = padding is None
 
     def on(self, images: Images, backbone: object) -> Augment:
-        """The augmentation for such images; a pretrained backbone knows what to normalise by."""
+        """The augmentation for these images; a pretrained backbone brings its own statistics."""
         mean, std = own_statistics(backbone) or _statistics(images)
         shortest = min(images.pixels.shape[2:]) if isinstance(images, PixelImages) else images.size
         padding = shortest // _PADDING if self.by_size else self.padding
@@ -44,16 +44,15 @@ class InferredAugment(Augment):
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all methods.
+    """Settings that don't depend on the method.
 
     Args:
-        augment: how images are augmented and normalised; by what the first images suggest unless
-            given.
+        augment: how images are augmented and normalised.
         seed: of all random streams.
-        engine: where and how it is computed.
+        engine: the devices, and their precision.
         workers: processes that decode images in files.
-        image_size: the height and width that pictures of various sizes are brought to.
-        oversample_rare: show new images of rare classes more often; see
+        image_size: the height and width that images of various sizes are brought to.
+        oversample_rare: show rare classes more often; see
             `densekd.data.stratify.oversample_rare`.
     """
 
