@@ -11,12 +11,12 @@ from densekd.cli import output
 from densekd.cli.options import (
     AsJson,
     DataDir,
-    DataSource,
     Epochs,
     Override,
     Quiet,
     RunsFolder,
     Seed,
+    SourceOption,
     command,
     option,
 )
@@ -34,7 +34,7 @@ class CompressOptions:
     method: Annotated[
         str | None, option("kd, rdkd (the default), fdkd, or alone for no teacher.")
     ] = None
-    data: DataSource = None
+    data: SourceOption = None
     data_dir: DataDir = None
     teacher: Annotated[str | None, option("The large network, such as wrn-40-4.")] = None
     student: Annotated[str | None, option("The small network, such as resnet32.")] = None

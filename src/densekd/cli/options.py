@@ -26,7 +26,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Don't show progress.")]
 RunsFolder = Annotated[
     Path, typer.Option(help="Folder for the run folders.", metavar="FOLDER", show_default=True)
 ]
-DataSource = Annotated[
+SourceOption = Annotated[
     str | None,
     option(
         "Data set, such as digits or cifar100; `densekd data list` shows all.",

@@ -9,10 +9,10 @@ from densekd.cli.options import (
     SETTINGS,
     TRAINING,
     DataDir,
-    DataSource,
     Epochs,
     Override,
     Seed,
+    SourceOption,
     option,
 )
 
@@ -26,7 +26,7 @@ _TASKS = "Tasks"
 class RunOptions:
     """The options of a run; None if not given."""
 
-    data: DataSource = None
+    data: SourceOption = None
     data_dir: DataDir = None
     image_size: Annotated[
         int | None, option("Height and width for image files, such as 224.", panel=DATA)

@@ -11,10 +11,10 @@ from densekd.cli import output
 from densekd.cli.options import (
     AsJson,
     DataDir,
-    DataSource,
     Override,
     Quiet,
     RunsFolder,
+    SourceOption,
     command,
     option,
 )
@@ -45,7 +45,7 @@ class SweepOptions:
         ),
     ] = None
     override: Override = None
-    data: DataSource = None
+    data: SourceOption = None
     data_dir: DataDir = None
     workers: Annotated[
         int | None,
