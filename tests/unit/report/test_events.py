@@ -7,6 +7,7 @@ import pytest
 
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
+from densekd.methods.terms import CrossEntropy
 from densekd.report.events import read_losses
 from densekd.runs.epochs import EpochLog
 from densekd.training.callbacks import TrainingProgress
@@ -24,7 +25,8 @@ def test_losses_of_earlier_runs_come_from_tensorboard(
     # A run that goes on now adds to them.
     folder = Path(shutil.copytree(EARLIER, tmp_path / "run"))
     phases = (Phase("train", Schedule(epochs=steps[-1] + 1)),)
-    method = Method("gkd", "linear", {}, base=phases, increment=phases)
+    terms = {"new": CrossEntropy(("new",), "new")}
+    method = Method("gkd", "linear", terms, base=phases, increment=phases)
     last = TrainingProgress(0, "train", steps[-1], steps[-1] + 1, 1, 1, 0.1, 1.0, {"kd": 7.0})
     EpochLog(method, folder).report(last)
     assert read_losses(folder)["kd"] == [*found["kd"], (steps[-1] + 1, 7.0)]
