@@ -123,7 +123,7 @@ def test_four_distillations_at_two_protocols_train_one_base(twenty: str, tmp_pat
         *small,
     ]
     listed = call(*command, "--dry-run")
-    assert "8 runs, with 1 base in all." in listed.stdout
+    assert "8 runs, 1 base." in listed.stdout
     assert [line.split()[2:4] for line in listed.stdout.splitlines()[4:12]] == [
         ["1", "waiting"]
     ] * 8
