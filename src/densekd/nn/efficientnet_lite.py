@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, relu6
 
-from densekd.nn.network import Features
-from densekd.nn.transformers_backbone import Preprocessing
+from densekd.nn.network import Features, Preprocessing
 
 _FEATURES = 1280
 _STEM = 32

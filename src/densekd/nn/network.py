@@ -6,6 +6,22 @@ from torch import Tensor, nn
 
 from densekd.nn.classifier import Classifier
 
+_Channels = tuple[float, float, float]
+
+
+class Preprocessing(NamedTuple):
+    """The size and normalisation that a network was pretrained with; None where unknown."""
+
+    size: tuple[int, int] | None = None
+    mean: _Channels | None = None
+    std: _Channels | None = None
+
+
+def own_statistics(backbone: object) -> tuple[_Channels, _Channels] | None:
+    """Return the mean and deviation to normalise a pretrained backbone's images by, if known."""
+    _, mean, std = getattr(backbone, "preprocessing", Preprocessing())
+    return None if mean is None or std is None else (mean, std)
+
 
 class Features(NamedTuple):
     """The output of a backbone for a batch of images."""

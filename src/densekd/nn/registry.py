@@ -11,6 +11,7 @@ from densekd.nn.classifier import (
     Head,
     LinearClassifier,
 )
+from densekd.nn.efficientnet_lite import efficientnet_lite
 from densekd.nn.network import Backbone
 from densekd.nn.podnet_resnet import podnet_resnet, podnet_resnet18
 from densekd.nn.proxies import ProxyClassifier
@@ -46,6 +47,9 @@ NETWORKS = (
         "wrn-40-4, ..., wrn-28-10-large, ...",
         lambda depth, widen, large: WideResNet(int(depth), int(widen), large=large is not None),
     ),
+    NetworkEntry(
+        "(lite[012])", "lite0, lite1, lite2 (EfficientNet-Lite, pretrained)", efficientnet_lite
+    ),
     NetworkEntry("hf:(.*)", "hf:NAME or hf:FOLDER (pretrained)", pretrained),
 )
 
@@ -53,7 +57,7 @@ NETWORKS = (
 def make_backbone(name: str) -> Backbone:
     """Build the network of that name, such as ``resnet32``, ``wrn-40-4`` or ``hf:FOLDER``.
 
-    A pretrained network, ``hf:``, comes with its weights; the others' are drawn at random.
+    Pretrained networks, ``lite0`` and ``hf:``, come with weights; the others' are drawn.
     """
     for entry in NETWORKS:
         if found := re.fullmatch(entry.pattern, name):

@@ -4,27 +4,16 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from densekd.checks import first_line
-from densekd.nn.network import Features
-
-_Channels = tuple[float, float, float]
-_Size = tuple[int, int]
+from densekd.nn.network import Features, Preprocessing
 
 logger = logging.getLogger(__name__)
-
-
-class Preprocessing(NamedTuple):
-    """The size and normalisation that a model was trained with; None where unknown."""
-
-    size: _Size | None = None
-    mean: _Channels | None = None
-    std: _Channels | None = None
 
 
 class Pretrained(nn.Module):
@@ -59,14 +48,6 @@ class Pretrained(nn.Module):
         if last.ndim == 4:
             return Features(last.mean((2, 3)), ())
         return Features(last[:, 0] if self.has_class_token else last.mean(1), ())
-
-
-def own_statistics(backbone: object) -> tuple[_Channels, _Channels] | None:
-    """Return the mean and deviation to normalise a pretrained backbone's images by, if known."""
-    if not isinstance(backbone, Pretrained):
-        return None
-    _, mean, std = backbone.preprocessing
-    return None if mean is None or std is None else (mean, std)
 
 
 def pretrained(name: str) -> Pretrained:
@@ -130,7 +111,7 @@ def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
     return Preprocessing(size, tuple(given["image_mean"]), tuple(given["image_std"]))
 
 
-def _size(given: object) -> _Size | None:
+def _size(given: object) -> tuple[int, int] | None:
     """Read height and width from any of the ways in which they are written."""
     if isinstance(given, Mapping):
         edge = given.get("shortest_edge")

@@ -11,9 +11,8 @@ from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
 from densekd.data.stratify import first_of_each
-from densekd.nn.network import Backbone
+from densekd.nn.network import Backbone, own_statistics
 from densekd.nn.registry import make_backbone
-from densekd.nn.transformers_backbone import own_statistics
 from densekd.seeds import Seeds
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings

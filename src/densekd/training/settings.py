@@ -10,7 +10,7 @@ from densekd.data.dataset import (
     PixelImages,
     channel_statistics,
 )
-from densekd.nn.transformers_backbone import own_statistics
+from densekd.nn.network import own_statistics
 from densekd.training.engine import Engine
 
 # Pad by an eighth of an image's size: 4 pixels for CIFAR's 32.

