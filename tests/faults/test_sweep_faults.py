@@ -59,6 +59,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("OMP_NUM_THREADS", "1")
+        # Ray's workers yield to every other process by default: on a busy machine they starve.
+        patch.setenv("RAY_worker_niceness", "0")
         yield folder
 
 
