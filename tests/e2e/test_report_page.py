@@ -190,6 +190,7 @@ def test_a_click_arrives_while_figures_are_drawn(opened: Page) -> None:
 def test_an_address_that_names_a_run_opens_it(opened: Page, file: Path) -> None:
     opened.goto(f"{file.as_uri()}#run-2")
     opened.locator("details#run-2[open]").wait_for()
+    assert opened.locator("details[open]").count() == 1
 
 
 def background(page: Page) -> str:

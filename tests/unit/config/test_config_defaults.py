@@ -13,6 +13,8 @@ from densekd.methods.spec import DataKind
 from densekd.methods.ucir import UcirOptions
 from densekd.nn.registry import make_backbone
 
+from support.schedules import schedule_facts
+
 SMALL = ["digits", "cifar10", "cifar100", "npz:a.npz", "hub:owner/name"]
 SOURCES: dict[DataKind, str] = {
     "digits": "digits",
@@ -122,18 +124,6 @@ def test_lambda_follows_from_data_and_method(source: str, plain: float, weighted
     assert lambda_base("method.name=rdkd-adaptive", "method.options.lambda_base=3") == 3.0
 
 
-def facts(schedule: Schedule | None) -> tuple[object, ...] | None:
-    """Epochs, rate, batch size, weight decay, and how the rate falls."""
-    if schedule is None:
-        return None
-    falls: object = schedule.decay
-    if schedule.decay == "milestones":
-        falls = (schedule.milestones, schedule.factor)
-    if schedule.decay == "cosine":
-        falls = schedule.lr_end
-    return schedule.epochs, schedule.lr, schedule.batch_size, schedule.weight_decay, falls
-
-
 POD = (160, 0.1, 128, 5e-4, 0.0)
 POD_FINISH = (20, 0.05, 128, 5e-4, "constant")
 
@@ -156,8 +146,8 @@ def test_podnet_as_a_whole() -> None:
     assert (config.network, config.memory.selection) == ("podnet32", "herding")
     assert (config.augment.padding, config.augment.flip) == (4, True)
     assert config.augment.brightness == 63 / 255
-    assert facts(config.training.base) == facts(config.training.increment) == POD
-    assert facts(config.training.finish) == POD_FINISH
+    assert schedule_facts(config.training.base) == schedule_facts(config.training.increment) == POD
+    assert schedule_facts(config.training.finish) == POD_FINISH
     assert of_method("podnet", "imagenet:x").network == of_method("afc", "imagenet100:x").network
 
 
@@ -191,7 +181,7 @@ def test_what_a_user_gives_comes_before_what_was_published() -> None:
     assert (config.network, config.memory.selection) == ("podnet14", "random")
     schedules = config.schedules()
     assert (schedules.base.epochs, schedules.increment.epochs) == (16, 16)
-    assert facts(schedules.finish) == (5, 0.2, 128, 5e-4, "constant")
+    assert schedule_facts(schedules.finish) == (5, 0.2, 128, 5e-4, "constant")
     ucir = resolve({"method": {"name": "ucir", "ucir": {"margin": 0.3}}})
     assert ucir.method.own == UcirOptions(lambda_base=5.0, margin=0.3)
 
@@ -210,7 +200,7 @@ def test_a_decay_can_be_given_to_a_finish_of_ones_own() -> None:
     finish = of_method(
         "bic", "cifar100", training={"finish": {"decay": "constant"}}
     ).training.finish
-    assert facts(finish) == (200, 0.1, 128, 0.0, "constant")
+    assert schedule_facts(finish) == (200, 0.1, 128, 0.0, "constant")
 
 
 @pytest.mark.parametrize(

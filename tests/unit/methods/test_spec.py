@@ -6,23 +6,13 @@ import pytest
 
 from densekd.methods.icarl import ICARL, IcarlOptions
 from densekd.methods.registry import BASELINES, METHODS
-from densekd.methods.schedule import Schedule, Schedules
+from densekd.methods.schedule import Schedules
 from densekd.methods.spec import DataKind, MethodSpec
 from densekd.methods.ucir import UcirOptions
 
+from support.schedules import schedule_facts
+
 KINDS: tuple[DataKind, ...] = get_args(DataKind)
-
-
-def facts(schedule: Schedule | None) -> tuple[object, ...] | None:
-    """Epochs, rate, batch size, weight decay, and how the rate falls."""
-    if schedule is None:
-        return None
-    falls: object = schedule.decay
-    if schedule.decay == "milestones":
-        falls = (schedule.milestones, schedule.factor)
-    if schedule.decay == "cosine":
-        falls = schedule.lr_end
-    return schedule.epochs, schedule.lr, schedule.batch_size, schedule.weight_decay, falls
 
 
 ICARL_FACTS = (70, 2.0, 128, 2e-5, ((49, 63), 0.2))
@@ -39,7 +29,7 @@ AFC_LARGE_FACTS = (90, 0.1, 128, 1e-4, 0.0)
 AFC_FINISH = (20, 0.02, 128, 1e-4, "constant")
 
 # Host, kind of data: the schedules of the base, of increments, and of what comes after.
-COURSES: dict[tuple[str, DataKind], tuple[object, object, object]] = {
+PUBLISHED_SCHEDULES: dict[tuple[str, DataKind], tuple[object, object, object]] = {
     ("icarl", "small"): (ICARL_FACTS, ICARL_FACTS, None),
     ("icarl", "imagenet100"): (ICARL_LARGE_FACTS, ICARL_LARGE_FACTS, None),
     ("icarl", "imagenet"): (ICARL_LARGE_FACTS, ICARL_LARGE_FACTS, None),
@@ -80,18 +70,24 @@ COURSES: dict[tuple[str, DataKind], tuple[object, object, object]] = {
 }
 
 
-@pytest.mark.parametrize(("host", "kind"), COURSES)
-def test_schedules_are_those_X(host: str, kind: DataKind) -> None:
+@pytest.mark.parametrize(("host", "kind"), PUBLISHED_SCHEDULES)
+def test_schedules_are_the_published_ones(host: str, kind: DataKind) -> None:
     schedules = BASELINES[host].published_for(kind).schedules
-    expected = COURSES[host, kind]
-    assert (facts(schedules.base), facts(schedules.increment), facts(schedules.finish)) == expected
+    expected = PUBLISHED_SCHEDULES[host, kind]
+    assert (
+        schedule_facts(schedules.base),
+        schedule_facts(schedules.increment),
+        schedule_facts(schedules.finish),
+    ) == expected
     assert schedules.base.momentum == schedules.increment.momentum == 0.9
 
 
 def test_all_kinds_of_images_are_checked() -> None:
-    hosts = {host for host, _ in COURSES}
+    hosts = {host for host, _ in PUBLISHED_SCHEDULES}
     assert hosts <= set(BASELINES)
-    assert set(COURSES) == {(host, kind) for host in hosts for kind in KINDS if kind != "digits"}
+    assert set(PUBLISHED_SCHEDULES) == {
+        (host, kind) for host in hosts for kind in KINDS if kind != "digits"
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,10 @@
 import json
 from pathlib import Path
 
-from densekd.methods.method import Method, Phase
-from densekd.methods.schedule import Schedule
-from densekd.methods.terms import CrossEntropy
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog, read_epochs
 from densekd.training.callbacks import TrainingProgress
 
-METHOD = Method(
-    "two-phased",
-    "linear",
-    {"new": CrossEntropy(["new"], "new")},
-    base=(Phase("train", Schedule(epochs=4)),),
-    increment=(Phase("train", Schedule(epochs=3)), Phase("balance", Schedule(epochs=2))),
-)
+from support.schedules import TWO_PHASES
 
 
 def report(
@@ -25,7 +16,7 @@ def report(
 
 
 def test_each_epoch_is_a_line_at_its_end(tmp_path: Path) -> None:
-    log = EpochLog(METHOD, tmp_path / "run", tmp_path / "base")
+    log = EpochLog(TWO_PHASES, tmp_path / "run", tmp_path / "base")
     log.report(report(0, "train", 0, batch=3))
     assert not (tmp_path / "run").exists()
     log.report(report(0, "train", 0))
@@ -51,12 +42,12 @@ def test_each_epoch_is_a_line_at_its_end(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_lost_and_a_repeated_epoch_counts_once(tmp_path: Path) -> None:
     file = tmp_path / EPOCHS_FILE
-    log = EpochLog(METHOD, tmp_path)
+    log = EpochLog(TWO_PHASES, tmp_path)
     for epoch in range(3):
         log.report(report(0, "train", epoch, loss=1.0))
     file.write_bytes(file.read_bytes()[:-9])
     assert [entry["epoch"] for entry in read_epochs(tmp_path)] == [1, 2]
-    resumed = EpochLog(METHOD, tmp_path)
+    resumed = EpochLog(TWO_PHASES, tmp_path)
     for epoch in range(1, 4):
         resumed.report(report(0, "train", epoch, loss=2.0))
     found = read_epochs(tmp_path)

@@ -5,20 +5,11 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
-from densekd.methods.method import Method, Phase
-from densekd.methods.schedule import Schedule
-from densekd.methods.terms import CrossEntropy
 from densekd.runs.record import StepRecord
 from densekd.runs.tensorboard import TensorBoardWriter
 from densekd.training.callbacks import TrainingProgress
 
-METHOD = Method(
-    "two-phased",
-    "linear",
-    {"new": CrossEntropy(["new"], "new")},
-    base=(Phase("train", Schedule(epochs=4)),),
-    increment=(Phase("train", Schedule(epochs=3)), Phase("balance", Schedule(epochs=2))),
-)
+from support.schedules import TWO_PHASES
 
 
 def report(
@@ -59,7 +50,7 @@ def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_epochs_are_counted_over_tasks_and_phases(tmp_path: Path) -> None:
-    board = TensorBoardWriter(tmp_path, METHOD)
+    board = TensorBoardWriter(tmp_path, TWO_PHASES)
     board.report(report(0, "train", 0, batch=3))
     board.report(report(0, "train", 0))
     board.report(report(0, "train", 3))
@@ -76,7 +67,7 @@ def test_epochs_are_counted_over_tasks_and_phases(tmp_path: Path) -> None:
 
 
 def test_accuracies_are_shown_by_classes_seen(tmp_path: Path) -> None:
-    board = TensorBoardWriter(tmp_path, METHOD)
+    board = TensorBoardWriter(tmp_path, TWO_PHASES)
     board.evaluated(record(0))
     board.evaluated(record(1, accuracy=0.5, nme=0.625))
     board.close()
@@ -91,7 +82,7 @@ def test_accuracies_are_shown_by_classes_seen(tmp_path: Path) -> None:
 
 
 def test_what_a_resumed_run_repeats_is_shown_once(tmp_path: Path) -> None:
-    interrupted = TensorBoardWriter(tmp_path, METHOD)
+    interrupted = TensorBoardWriter(tmp_path, TWO_PHASES)
     for epoch in range(4):
         interrupted.report(report(0, "train", epoch, loss=1.0))
     interrupted.evaluated(record(0, accuracy=0.25))
@@ -99,7 +90,7 @@ def test_what_a_resumed_run_repeats_is_shown_once(tmp_path: Path) -> None:
     # It is not closed, as when the process is killed: all must be in the file already. Files are
     # read in the order of their names, which have the time in seconds.
     time.sleep(1.1)
-    resumed = TensorBoardWriter(tmp_path, METHOD)
+    resumed = TensorBoardWriter(tmp_path, TWO_PHASES)
     resumed.report(report(0, "train", 2, loss=0.5))
     resumed.report(report(0, "train", 3, loss=0.5))
     resumed.evaluated(record(1, accuracy=0.5))
@@ -111,7 +102,7 @@ def test_what_a_resumed_run_repeats_is_shown_once(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_before_there_is_something(tmp_path: Path) -> None:
-    board = TensorBoardWriter(tmp_path / "events", METHOD)
+    board = TensorBoardWriter(tmp_path / "events", TWO_PHASES)
     board.report(report(0, "train", 0, batch=1))
     board.close()
     assert not (tmp_path / "events").exists()
