@@ -191,8 +191,8 @@ def test_a_killed_driver_and_a_killed_worker_of_ray(fine: dict[str, Any], place:
         wait(process, lambda: len(ray_workers(process)) == 2)
         before = ray_workers(process)
         os.kill(before[0], signal.SIGKILL)
-        # The run goes on in another worker.
-        wait(process, lambda: set(ray_workers(process)) - set(before))
+        assert states(out) == [("running", None)] * 2
+        # The run goes on in a new worker, or in the other one when that has finished its own run.
         _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert states(out) == [("finished", None)] * 2
