@@ -67,7 +67,7 @@ def display_target(quiet: bool, kind: type[Bars]) -> Iterator[Console | Bars]:
 
 
 class Display:
-    """Prints lines that stay, and acknowledges signals.
+    """Shows progress by bars or by lines now and then, prints lines that stay, answers signals.
 
     Args:
         target: a console, or the bars to print above.
@@ -88,6 +88,16 @@ class Display:
     def say(self, text: str) -> None:
         """Print a line, unwrapped so that paths can be copied from a narrow terminal."""
         self.console.print(text, soft_wrap=True)
+
+    def say_sometimes(self, text: str) -> None:
+        """Print a line every few seconds, where there are no bars."""
+        if self.bars is None and self.pace.due():
+            self.say(text)
+
+    def draw(self, label: str, done: int = 0, total: int = 0, amount: str = "") -> None:
+        """Draw the single bar, where there is one."""
+        if isinstance(self.bars, Bar):
+            self.bars.draw(label, done, total, amount)
 
     def describe(self, details: str) -> None:
         """Show details below the bars, unless a signal was acknowledged there."""

@@ -1,7 +1,6 @@
 """The live display of a run or a compression, on stderr."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ from rich.console import Console
 from densekd.cli import output
 from densekd.cli.progress import Bar, Bars, Display, display_target
 from densekd.cli.signals import Interrupts, resumable
-from densekd.cli.wording import wording_for
 from densekd.compression.config import CompressionConfig
 from densekd.config.schema import Config
 from densekd.data.scenario import Task
-from densekd.jobs.estimate import Estimate, TimeLeft
+from densekd.jobs.estimate import Estimate
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
@@ -29,37 +27,27 @@ def run_with_display(
     """Do the work while showing its progress. If it is interrupted, say how to resume, and exit."""
     if not quiet and (folder / "result.json").exists():
         typer.echo("Already finished; showing the stored result.", err=True)
-    with resumable() as interrupts, _run_display(config, interrupts, quiet) as observer:
-        return work(observer)
+    with resumable() as interrupts, display_target(quiet, Bar) as target:
+        return work(RunDisplay(target, config, interrupts))
 
 
-@contextmanager
-def _run_display(config: _AnyConfig, interrupts: Interrupts, quiet: bool) -> Iterator[RunObserver]:
-    with display_target(quiet, Bar) as target:
-        if isinstance(target, Bar):
-            yield RunScreen(target, config, interrupts)
-        else:
-            yield RunLines(target, config, interrupts)
-
-
-class RunLines(Display, RunObserver):
-    """Prints a line for each task, and every few seconds one about progress."""
+class RunDisplay(Display, RunObserver):
+    """Prints a line for each task, and shows the current activity."""
 
     def __init__(self, target: Console | Bars, config: _AnyConfig, interrupts: Interrupts) -> None:
         super().__init__(target, interrupts)
-        self.config, self.wording = config, wording_for(config)
+        self.config = config
+        self.wording = (
+            RunWording(config) if isinstance(config, Config) else CompressionWording(config)
+        )
         self.tasks: Sequence[Task] = ()
         self.estimate = Estimate([])
 
     def loading(self, done: int, total: int) -> None:
-        """Say how much of the data was read."""
-        if self.pace.due():
-            self.say(f"{self.reading}: {output.share(done, total)}")
-
-    @property
-    def reading(self) -> str:
-        """The label while data are read."""
-        return f"Reading {output.safe(self.config.data.source)}"
+        """Show how much of the data was read."""
+        label, amount = f"Reading {output.safe(self.config.data.source)}", output.share(done, total)
+        self.draw(label, done, total, amount)
+        self.say_sometimes(f"{label}: {amount}")
 
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
         """Say what will run, and what was done before."""
@@ -71,19 +59,36 @@ class RunLines(Display, RunObserver):
             self.say(before)
 
     def training(self, number: int, classes: Sequence[str]) -> None:
-        """Start to count the time until the next line."""
+        """Show which classes come next, and start to count the time until the next line."""
         self.pace = output.Pace()
+        self.draw(self.label(number, "preparing"))
+        self.describe_task(number)
 
     def shared_base(self, waiting: bool) -> None:
-        """Say where the base task comes from."""
-        self.say(self.wording.shared(waiting))
+        """Say where the base task comes from, and show that it is being waited for."""
+        base, kind = self.wording.base, self.wording.kind
+        if waiting:
+            self.say(f"Waiting for another process that is training the same {base}.")
+            self.draw(self.label(0, "waiting"))
+        else:
+            self.say(f"Reusing the {base} of an earlier {kind}.")
 
     def report(self, report: TrainingProgress) -> None:
-        """Say how far training is."""
-        left = self.estimate.left(report)
-        if self.pace.due():
-            facts = [_epoch(report, left), *_facts(report), *_run_left(left)]
-            self.say(f"{self.label(report.task, report.phase)}: {', '.join(facts)}")
+        """Show how far training is."""
+        label, facts = self.label(report.task, report.phase), _facts(report)
+        epoch, in_the_run = f"epoch {report.epoch + 1}/{report.epochs}", []
+        if (left := self.estimate.left(report)) is not None:
+            epoch += f", {output.duration(left.phase)} left"
+            in_the_run = [f"{output.duration(left.run)} left in the run"]
+        self.say_sometimes(f"{label}: {', '.join([epoch, *facts, *in_the_run])}")
+        done = report.epoch * report.batches + report.batch
+        total = report.epochs * report.batches
+        if done == total:  # if another phase follows, its first report replaces this
+            self.draw(self.label(report.task, "evaluating"))
+            self.describe_task(report.task)
+        else:
+            self.draw(label, done, total, epoch)
+            self.describe_task(report.task, in_the_run, facts)
 
     def evaluated(self, record: StepRecord) -> None:
         """Say how well a task was learned."""
@@ -99,41 +104,6 @@ class RunLines(Display, RunObserver):
         """The current task and activity."""
         return f"{self.wording.task(number, len(self.tasks))} · {activity}"
 
-
-class RunScreen(RunLines):
-    """Shows a bar for the current activity, below a line for each finished task."""
-
-    def __init__(self, bar: Bar, config: _AnyConfig, interrupts: Interrupts) -> None:
-        super().__init__(bar, config, interrupts)
-        self.bar = bar
-
-    def loading(self, done: int, total: int) -> None:
-        """Show how much of the data was read."""
-        self.bar.draw(self.reading, done, total, output.share(done, total))
-
-    def training(self, number: int, classes: Sequence[str]) -> None:
-        """Show which classes come next."""
-        self.bar.draw(self.label(number, "preparing"))
-        self.describe_task(number)
-
-    def shared_base(self, waiting: bool) -> None:
-        """Say where the base task comes from, and show that it is being waited for."""
-        super().shared_base(waiting)
-        if waiting:
-            self.bar.draw(self.label(0, "waiting"))
-
-    def report(self, report: TrainingProgress) -> None:
-        """Show how far training is."""
-        left = self.estimate.left(report)
-        done = report.epoch * report.batches + report.batch
-        total = report.epochs * report.batches
-        if done == total:  # if another phase follows, its first report replaces this
-            self.bar.draw(self.label(report.task, "evaluating"))
-            self.describe_task(report.task)
-            return
-        self.bar.draw(self.label(report.task, report.phase), done, total, _epoch(report, left))
-        self.describe_task(report.task, _run_left(left), _facts(report))
-
     def describe_task(
         self, number: int, beside: Sequence[str] = (), below: Sequence[str] = ()
     ) -> None:
@@ -143,15 +113,84 @@ class RunScreen(RunLines):
         self.describe("\n".join(" · ".join(line) for line in lines if line))
 
 
-def _epoch(report: TrainingProgress, left: TimeLeft | None) -> str:
-    epoch = f"epoch {report.epoch + 1}/{report.epochs}"
-    return epoch if left is None else f"{epoch}, {output.duration(left.phase)} left"
-
-
-def _run_left(left: TimeLeft | None) -> list[str]:
-    return [] if left is None else [f"{output.duration(left.run)} left in the run"]
-
-
 def _facts(report: TrainingProgress) -> list[str]:
     losses = ", ".join(f"{slot} {loss:.3f}" for slot, loss in report.losses.items())
     return [losses, f"lr {report.lr:.2g}", f"{output.number(report.images_per_second)} images/s"]
+
+
+class RunWording:
+    """Sentences about a run of several tasks."""
+
+    kind, base = "run", "base task"
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def headline(self, tasks: Sequence[Task]) -> str:
+        """The method, the data, the network and the sizes of the tasks."""
+        config = self.config
+        return (
+            f"{config.method.name} on {output.safe(config.data.source)} with {config.network}, "
+            f"seed {config.seed}: {_sizes([len(task.classes) for task in tasks])}."
+        )
+
+    def done(self, done: int, total: int) -> str:
+        """How many tasks were learned before; empty if none."""
+        return f"{done} of {total} tasks already done." if done else ""
+
+    def task(self, number: int, total: int) -> str:
+        """A task, counted from one."""
+        return f"task {number + 1}/{total}"
+
+    def outcome(self, record: StepRecord, classes: Sequence[str]) -> str:
+        """The accuracies after a task, and the time."""
+        accuracy = f"accuracy {output.percent(record.accuracy)} %"
+        if record.number:
+            old, new = output.percent(record.old_accuracy), output.percent(record.new_accuracy)
+            accuracy += f" (old {old}, new {new})"
+        took = output.duration(record.seconds)
+        return f"task {record.number + 1} learned {output.name_list(classes)}: {accuracy}, {took}"
+
+
+class CompressionWording:
+    """Sentences about a teacher and its student."""
+
+    kind, base = "compression", "teacher"
+
+    def __init__(self, config: CompressionConfig) -> None:
+        self.config = config
+        self._has_teacher = config.method != "alone"
+
+    def headline(self, tasks: Sequence[Task]) -> str:
+        """The method, the data and the networks."""
+        config = self.config
+        how = (
+            f"from {config.teacher} by {config.method}" if self._has_teacher else "by labels alone"
+        )
+        classes = output.number(len(tasks[0].classes))
+        source = output.safe(config.data.source)
+        return f"{config.student} learns {classes} classes of {source} {how}, seed {config.seed}."
+
+    def done(self, done: int, total: int) -> str:
+        """Where the teacher comes from; empty if it is trained here, or if there is none."""
+        file = self.config.teacher_file
+        return f"Teacher from {output.safe(file)}." if file and self._has_teacher else ""
+
+    def task(self, number: int, total: int) -> str:
+        """The network that is trained."""
+        return ("teacher", "student")[number]
+
+    def outcome(self, record: StepRecord, classes: Sequence[str]) -> str:
+        """The accuracy and the time."""
+        name = (self.config.teacher, self.config.student)[record.number]
+        accuracy, took = output.percent(record.accuracy), output.duration(record.seconds)
+        return f"{self.task(record.number, 2)} {name}: accuracy {accuracy} %, {took}"
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    classes, tasks = f"{output.number(sum(sizes))} classes", f"{len(sizes)} tasks"
+    if len(sizes) == 1:
+        return f"{classes} in one task"
+    if len(set(sizes)) == 1:
+        return f"{classes} in {tasks} of {sizes[0]}"
+    return f"{classes} in {tasks}, {sizes[0]} first and then {sizes[1]} at a time"

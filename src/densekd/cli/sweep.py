@@ -151,7 +151,8 @@ def _find(experiment: str) -> Path:
 
 def _do_runs(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool) -> "SweepRecord":
     """Do the unfinished runs. If interrupted, say how to resume, and exit."""
-    from densekd.cli.sweep_progress import sweep_display
+    from densekd.cli.progress import Bars, display_target
+    from densekd.cli.sweep_progress import SweepDisplay
     from densekd.cli.sweep_tables import summary
     from densekd.sweeps.record import SweepRecord, sweep_folder
     from densekd.sweeps.sweep import carry_out
@@ -168,8 +169,8 @@ def _do_runs(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool)
         try:
             pool = options.start_workers()
             try:
-                with sweep_display(record, interrupts, quiet=quiet) as observer:
-                    done = carry_out(record, pool, observer)
+                with display_target(quiet, Bars) as target:
+                    done = carry_out(record, pool, SweepDisplay(target, record, interrupts))
             finally:
                 pool.close()
         except KeyboardInterrupt:

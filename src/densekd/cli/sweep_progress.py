@@ -2,14 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import rich.progress as bars
 from rich.console import Console
 
 from densekd.cli import output
-from densekd.cli.progress import Bars, Display, display_target
+from densekd.cli.progress import Bars, Display
 from densekd.cli.signals import Interrupts
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.runs.record import read_result
@@ -18,37 +16,34 @@ from densekd.sweeps.record import SweepRecord
 from densekd.sweeps.sweep import SweepObserver
 
 
-@contextmanager
-def sweep_display(
-    record: SweepRecord, interrupts: Interrupts, *, quiet: bool
-) -> Iterator[SweepObserver]:
-    """Bars on a terminal, lines elsewhere, nothing if quiet."""
-    with display_target(quiet, Bars) as target:
-        if isinstance(target, Bars):
-            yield SweepScreen(target, record, interrupts)
-        else:
-            yield SweepLines(target, record, interrupts)
+class SweepDisplay(Display, SweepObserver):
+    """Shows a bar for each running job, below a line for each that has ended.
 
-
-class SweepLines(Display, SweepObserver):
-    """Prints a line when a job starts or ends, and every few seconds one about all of them."""
+    Without bars, prints a line when a job starts, and every few seconds one about all of them.
+    """
 
     def __init__(self, target: Console | Bars, record: SweepRecord, interrupts: Interrupts) -> None:
         super().__init__(target, interrupts)
         self.record = record
         self.running: dict[str, JobProgress] = {}
+        self.tasks: dict[str, bars.TaskID] = {}
         self.warned: set[str] = set()
         self.since = time.monotonic()
         # The share of each job that was done before this call.
         self.before: dict[str, float] = {}
 
     def job_started(self, job: SweepJob) -> None:
-        """Say that a job starts."""
+        """Add a bar, or print a line."""
         self.running[job.label] = JobProgress("begins")
-        self.show_start(job)
+        label = output.safe(job.label)
+        if self.bars is None:
+            self.say(f"{label}: started")
+        else:
+            self.tasks[job.label] = self.bars.add_task(label, total=1.0, amount="starting")
+        self.describe(" · ".join(self.counts()))
 
     def job_event(self, job: SweepJob, event: JobEvent) -> None:
-        """Say what is new. A warning that several jobs give is shown once."""
+        """Show what is new. A warning that several jobs give is shown once."""
         name = output.safe(job.label)
         if isinstance(event, JobWarning):
             if event.text not in self.warned:
@@ -63,16 +58,19 @@ class SweepLines(Display, SweepObserver):
         else:
             self.running.pop(job.label, None)
             self.say(f"{name}: {self.outcome(job, event)}")
-
-    def show_start(self, job: SweepJob) -> None:
-        """Print a line."""
-        self.say(f"{output.safe(job.label)}: started")
+            if self.bars is not None:
+                self.bars.remove_task(self.tasks.pop(job.label))
+        self.describe(" · ".join(self.counts()))
 
     def show_progress(self, job: SweepJob, progress: JobProgress) -> None:
-        """Print a line about all jobs if one is due."""
-        if self.pace.due():
+        """Move the bar, or print a line about all jobs if one is due."""
+        if self.bars is None:
             doing = (f"{output.safe(label)} {p.doing}" for label, p in self.running.items())
-            self.say(f"{', '.join(self.counts())}; {'; '.join(doing)}")
+            self.say_sometimes(f"{', '.join(self.counts())}; {'; '.join(doing)}")
+            return
+        left = "" if progress.left is None else f", {output.duration(progress.left)} left"
+        amount = f"{progress.doing}{left}"
+        self.bars.update(self.tasks[job.label], completed=progress.share, amount=amount)
 
     def outcome(self, job: SweepJob, event: JobDone | JobStopped | JobFailed) -> str:
         """How a job ended."""
@@ -105,31 +103,3 @@ class SweepLines(Display, SweepObserver):
     def stopping_note(self) -> str:
         """The answer to a signal."""
         return "Stopping all runs after their current batch; press Ctrl-C to quit at once."
-
-
-class SweepScreen(SweepLines):
-    """Shows a bar for each running job, below a line for each that has ended."""
-
-    def __init__(self, live: Bars, record: SweepRecord, interrupts: Interrupts) -> None:
-        super().__init__(live, record, interrupts)
-        self.live = live
-        self.tasks: dict[str, bars.TaskID] = {}
-
-    def job_event(self, job: SweepJob, event: JobEvent) -> None:
-        """Move the bar, or replace it by a line."""
-        super().job_event(job, event)
-        if isinstance(event, JobDone | JobStopped | JobFailed):
-            self.live.remove_task(self.tasks.pop(job.label))
-        self.describe(" · ".join(self.counts()))
-
-    def show_start(self, job: SweepJob) -> None:
-        """Add a bar."""
-        label = output.safe(job.label)
-        self.tasks[job.label] = self.live.add_task(label, total=1.0, amount="starting")
-        self.describe(" · ".join(self.counts()))
-
-    def show_progress(self, job: SweepJob, progress: JobProgress) -> None:
-        """Move the bar."""
-        left = "" if progress.left is None else f", {output.duration(progress.left)} left"
-        task = self.tasks[job.label]
-        self.live.update(task, completed=progress.share, amount=f"{progress.doing}{left}")

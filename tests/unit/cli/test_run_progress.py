@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import re
 import signal
@@ -8,8 +9,9 @@ from rich.console import Console
 
 from densekd.cli import output
 from densekd.cli.progress import Bar
-from densekd.cli.run_progress import RunLines, RunScreen
+from densekd.cli.run_progress import CompressionWording, RunDisplay, RunWording
 from densekd.cli.signals import Interrupts
+from densekd.compression.config import resolve_compression
 from densekd.config.schema import resolve
 from densekd.data.scenario import Scenario
 from densekd.runs.record import StepRecord
@@ -41,9 +43,9 @@ def report(epoch: int, batch: int) -> TrainingProgress:
     return TrainingProgress(1, "train", epoch, 11, batch, 2, 0.0083, 1240.4, losses)
 
 
-def lines(interrupts: Interrupts) -> tuple[Console, RunLines]:
+def lines(interrupts: Interrupts) -> tuple[Console, RunDisplay]:
     console = Console(file=io.StringIO(), width=80, markup=False, highlight=False)
-    return console, RunLines(console, CONFIG, interrupts)
+    return console, RunDisplay(console, CONFIG, interrupts)
 
 
 def written(console: Console) -> list[str]:
@@ -52,10 +54,10 @@ def written(console: Console) -> list[str]:
 
 
 @pytest.fixture
-def screen() -> tuple[Bar, RunScreen]:
+def screen() -> tuple[Bar, RunDisplay]:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, highlight=False)
     bar = Bar(console)
-    return bar, RunScreen(bar, CONFIG, Interrupts())
+    return bar, RunDisplay(bar, CONFIG, Interrupts())
 
 
 def drawn(bar: Bar) -> list[str]:
@@ -115,7 +117,7 @@ def test_how_classes_come_is_said_in_words(scenario: dict[str, int], words: str)
     assert written(console)[0].endswith(f"seed 1993: {words}")
 
 
-def test_a_terminal_shows_a_bar_below_the_lines(screen: tuple[Bar, RunScreen]) -> None:
+def test_a_terminal_shows_a_bar_below_the_lines(screen: tuple[Bar, RunDisplay]) -> None:
     bar, observer = screen
     assert drawn(bar) == []
     observer.loading(500, 2000)
@@ -143,7 +145,7 @@ def test_a_terminal_shows_a_bar_below_the_lines(screen: tuple[Bar, RunScreen]) -
 
 
 def test_a_signal_is_acknowledged_and_stops(
-    screen: tuple[Bar, RunScreen], capfd: pytest.CaptureFixture[str]
+    screen: tuple[Bar, RunDisplay], capfd: pytest.CaptureFixture[str]
 ) -> None:
     bar, observer = screen
     observer.started(Path("runs/one"), TASKS, 0)
@@ -161,7 +163,7 @@ def test_a_signal_is_acknowledged_and_stops(
     assert capfd.readouterr().err == "Stopping after this batch; press Ctrl-C to quit at once.\n"
 
     interrupts = Interrupts()
-    quiet = RunLines(Console(quiet=True), CONFIG, interrupts)
+    quiet = RunDisplay(Console(quiet=True), CONFIG, interrupts)
     assert not quiet.stop()
     receive(interrupts)
     assert quiet.stop()
@@ -171,3 +173,54 @@ def test_a_signal_is_acknowledged_and_stops(
 def receive(interrupts: Interrupts) -> None:
     with interrupts:
         signal.raise_signal(signal.SIGTERM)
+
+
+(WHOLE,) = Scenario.of(datasets.dataset(10, 6), base=10, steps=0)
+TEACHER_AND_STUDENT = (WHOLE, dataclasses.replace(WHOLE, number=1))
+
+
+def compression(**given: object) -> tuple[Console, RunDisplay]:
+    tree = {"teacher": "wrn-10-1", "student": "resnet8", "method": "kd", **given}
+    console = Console(file=io.StringIO(), width=80, markup=False, highlight=False)
+    return console, RunDisplay(console, resolve_compression(tree), Interrupts())
+
+
+def said_at_start(**given: object) -> list[str]:
+    console, observer = compression(**given)
+    observer.started(Path("runs/one"), TEACHER_AND_STUDENT, 1)
+    return written(console)
+
+
+def test_a_configuration_knows_what_it_stands_for() -> None:
+    assert isinstance(lines(Interrupts())[1].wording, RunWording)
+    assert isinstance(compression()[1].wording, CompressionWording)
+
+
+def test_a_compression_says_who_learns_from_whom() -> None:
+    headline = said_at_start()[0]
+    assert headline == "resnet8 learns 10 classes of digits from wrn-10-1 by kd, seed 1993."
+    alone = said_at_start(method="alone")[0]
+    assert alone == "resnet8 learns 10 classes of digits by labels alone, seed 1993."
+
+
+def test_a_compression_goes_through_both_schedules() -> None:
+    _, observer = compression(epochs=4, training={"teacher": {"epochs": 12}})
+    both = observer.config.workload(TEACHER_AND_STUDENT)
+    assert both == [(0, "train", 2 * 60), (1, "train", 4 * 60)]
+    labels = [observer.label(number, "train") for number in (0, 1)]
+    assert labels == ["teacher · train", "student · train"]
+
+
+def test_a_teacher_comes_from_somewhere() -> None:
+    folder = ["Run folder: runs/one"]
+    assert said_at_start()[1:] == folder
+    assert said_at_start(method="alone", teacher_file="some/where")[1:] == folder
+    given = said_at_start(teacher_file=str(Path("some/where")))
+    assert given[1:] == [*folder, "Teacher from some/where."]
+    console, observer = compression()
+    observer.shared_base(waiting=True)
+    observer.shared_base(waiting=False)
+    assert written(console) == [
+        "Waiting for another process that is training the same teacher.",
+        "Reusing the teacher of an earlier compression.",
+    ]

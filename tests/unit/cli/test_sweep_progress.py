@@ -56,7 +56,7 @@ class Seen:
         self.record = SweepRecord(sweep, finished)
         self.console = Console(file=io.StringIO(), width=200)
         self.interrupts = Interrupts()
-        self.lines = sweep_progress.SweepLines(self.console, self.record, self.interrupts)
+        self.lines = sweep_progress.SweepDisplay(self.console, self.record, self.interrupts)
 
     def text(self) -> str:
         assert isinstance(self.console.file, io.StringIO)
