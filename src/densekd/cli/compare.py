@@ -24,7 +24,7 @@ def compare_command(
     numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")
     table = output.table("run", numbers=numbers)
     measures = (AVERAGE, "accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
-    for label, run in reversed(runs):
+    for label, run in runs:
         shares = [output.percent(run.measured(measure)) for measure in measures]
         table.add_row(output.safe(label), *shares, f"{run.seconds / 60:.1f}")
     console = output.console()

@@ -20,12 +20,17 @@ _DASHES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX*<>"
 
 
-def draw_figures(charts: Sequence[Chart | HeatMap], places: Mapping[str, int]) -> dict[str, bytes]:
+def draw_figures(
+    charts: Sequence[Chart | HeatMap],
+    places: Mapping[str, int],
+    endings: Sequence[str] = ("pdf", "png"),
+) -> dict[str, bytes]:
     """Draw the figures of a protocol side by side; the bytes are the same each time.
 
     Args:
         charts: what to draw.
         places: the index of each method, which gives it the same colour in all figures.
+        endings: the formats of the files.
 
     Returns:
         The content of the files, by ending.
@@ -55,24 +60,25 @@ def draw_figures(charts: Sequence[Chart | HeatMap], places: Mapping[str, int]) -
         if maps:
             figure.colorbar(panels[0].images[0], ax=panels, label="% of test images", shrink=0.8)
         else:
-            _add_legend(figure, panels, most=3 * columns)
+            _add_legend(figure, panels)
         # Lay out once for all files, because it takes as long as drawing.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        return {ending: _rendered(figure, ending) for ending in ("pdf", "png")}
+        return {ending: _rendered(figure, ending) for ending in endings}
 
 
-def _add_legend(figure: "Figure", panels: "Sequence[Axes]", most: int) -> None:
-    """Add one legend for all panels, with at most ``most`` methods in a row."""
+def _add_legend(figure: "Figure", panels: "Sequence[Axes]") -> None:
+    """Add one legend for all panels, with as many methods in a row as have room."""
     known = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         known.update({label: h for h, label in zip(handles, labels, strict=True)})
+    inches = 0.55 + 0.065 * max(map(len, known))  # the sample of a line, and a name of 8 points
     figure.legend(
         list(known.values()),
         list(known),
         loc="outside lower center",
-        ncols=min(len(known), most),
+        ncols=max(1, min(len(known), int(figure.get_figwidth() / inches))),
         frameon=False,
     )
 

@@ -9,7 +9,7 @@ from densekd.report.charts import Chart, ChartPoint, HeatMap, Series
 from densekd.report.groups import Group
 from densekd.report.labels import Protocol
 from densekd.report.overview import by_order, group_compressions, in_several_orders
-from densekd.report.runs import AVERAGE, CompressionRun
+from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
 from densekd.report.statistics import Summary
 
 Losses = Mapping[Group, Mapping[str, Sequence[tuple[int, float]]]]
@@ -68,19 +68,20 @@ def compression_charts(compressions: Sequence[CompressionRun]) -> list[Chart]:
 
 def _curves(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
     for measure, (section, classes) in _CURVES.items():
-        series = [s for group in groups if (s := _curve(group, measure)).points]
+        series = [s for group in groups if (s := curve(group.method, group.shown, measure)).points]
         title, label = f"{classes}, after each task", protocol.label
         if any(len(each.points) > 1 for each in series):
             yield Chart(section, title, label, "classes seen", _PERCENT, tuple(series))
 
 
-def _curve(group: Group, measure: str) -> Series:
+def curve(label: str, runs: Sequence[RunRecord], measure: str) -> Series:
+    """A measure of each step, as the mean over runs."""
     points = []
-    for steps in zip(*(run.steps for run in group.shown), strict=False):
+    for steps in zip(*(run.steps for run in runs), strict=False):
         values = [step[measure] for step in steps if step.get(measure) is not None]
         if values:
             points.append(_point(steps[0]["classes_seen"], values, 100))
-    return Series(group.method, tuple(points), bool(group.runs))
+    return Series(label, tuple(points), all(run.result is not None for run in runs))
 
 
 def _old_new(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
