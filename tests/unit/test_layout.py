@@ -43,7 +43,6 @@ TESTED_ELSEWHERE = {
     "unit/jobs/test_local.py": {"jobs/events.py"},
     "unit/losses/test_distill.py": {"losses/groups.py"},
     "unit/methods/test_registry.py": {"methods/paper.py"},
-    "unit/methods/test_ucir.py": {"methods/feature_terms.py"},
     "unit/model/test_model.py": {"model/predict.py"},
     "unit/model/test_teach.py": {"model/request.py", "model/store.py"},
     "unit/report/test_figures.py": {"report/charts.py", "report/draw.py"},

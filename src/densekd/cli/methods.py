@@ -65,7 +65,7 @@ def _explain(name: str, data: str) -> None:
         console.print(f"The + has {combined}.")
     console.print(f"\nLoss: {' + '.join(method.terms)}, with")
     for slot, term in method.terms.items():
-        console.print(f"  {slot} = {term.formula}", soft_wrap=True)
+        console.print(f"  {slot} = {term.formula or type(term).__name__}", soft_wrap=True)
     console.print(
         f"\nClassifier: {method.head}. Streams: {method.streams}. Predicts by: {method.predicts}. "
         f"Network: {config.network}. Exemplars: {config.memory.selection}."

@@ -1,7 +1,7 @@
 """AFC: a penalty on changes of feature maps, weighted by each channel's importance."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from densekd.data.batches import Batch
 from densekd.losses.classify import NcaMode
 from densekd.losses.feature import channel_distance, channel_importance, normalised
-from densekd.methods.feature_terms import FeatureTerm, Weight
 from densekd.methods.method import Method
 from densekd.methods.podnet import (
     DIGITS_PROXY_SCHEDULES,
@@ -23,7 +22,8 @@ from densekd.methods.podnet import (
 )
 from densekd.methods.schedule import Schedules
 from densekd.methods.spec import MethodSpec, Published
-from densekd.methods.terms import RatioWeight, Stream, TaskContext
+from densekd.methods.terms import RatioWeight, TaskContext
+from densekd.methods.ucir import FeatureTerm
 from densekd.nn.network import Network, Outputs
 
 
@@ -49,23 +49,17 @@ class ChannelDistance(FeatureTerm):
 
     The importance of a channel is the square of the classification loss's gradient with respect to
     it, summed over one epoch of the task's images. It is measured anew after each task.
-
-    Args:
-        streams: the batches it is taken on.
-        weight: lambda.
-        nca: the classification loss.
     """
 
     needs_old_tasks = True
     reads = "importance |channel - teacher's channel|"
 
-    def __init__(self, streams: Iterable[Stream], weight: Weight, nca: Nca) -> None:
-        super().__init__(streams, weight)
+    def __init__(self, weight: RatioWeight, nca: Nca) -> None:
+        super().__init__(weight)
         self.nca = nca
         self.importance: tuple[Tensor, ...] = ()
 
-    def distance(self, student: Outputs, teacher: Outputs) -> Tensor:
-        """See `densekd.losses.feature.channel_distance`."""
+    def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
         return channel_distance(student.maps, teacher.maps, self.importance)
 
     def end(self, context: TaskContext) -> None:
@@ -88,7 +82,6 @@ class ChannelDistance(FeatureTerm):
         self.importance = tuple(state[f"importance.{number}"] for number in range(len(state)))
 
     def _importance(self, network: Network, batch: Batch) -> tuple[Tensor, ...]:
-        """The share of one batch: ``[C]`` for each map."""
         seen = network(batch.images)
         loss = self.nca.loss(seen.logits, batch.labels, network.classifier)
         return channel_importance(torch.autograd.grad(loss, seen.maps))
@@ -101,8 +94,8 @@ def afc(options: AfcOptions, schedules: Schedules) -> Method:
 
     Classifier and phases are PODNet's, see `densekd.methods.podnet.with_proxies`.
     """
-    nca = Nca(["merged"], options.nca, options.margin)
-    distance = ChannelDistance(["merged"], RatioWeight(options.lambda_base, 0.5), nca)
+    nca = Nca(options.nca, options.margin)
+    distance = ChannelDistance(RatioWeight(options.lambda_base, 0.5), nca)
     return with_proxies("afc", {"nca": nca, "channels": distance}, schedules, options.clamp)
 
 

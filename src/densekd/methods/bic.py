@@ -39,11 +39,7 @@ class NewShare(CrossEntropy):
 
     def __init__(self) -> None:
         super().__init__(["merged"], "all")
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return "(1 - old/seen) CE(z_all(x_merged), y)"
+        self.formula = f"(1 - old/seen) {self.formula}"
 
     def __call__(self, step: Step) -> Tensor:
         """``(1 - lambda) CE``; in the base task plain CE."""
@@ -55,9 +51,6 @@ class OldShare(Term):
 
     The student's old logits are not corrected in stage 1, since growing resets the correction. The
     teacher's are.
-
-    Args:
-        temperature: tau.
     """
 
     needs_teacher = needs_old_tasks = takes_mixup = True
@@ -65,12 +58,8 @@ class OldShare(Term):
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        tau = f"{self.temperature:g}"
-        return f"(old/seen) CE(softmax(t_old/{tau}), softmax(z_old/{tau})), t the teacher's logits"
+        soft = f"softmax(t_old/{temperature:g}), softmax(z_old/{temperature:g})"
+        self.formula = f"(old/seen) CE({soft}), t the teacher's logits"
 
     def __call__(self, step: Step) -> Tensor:
         """``lambda softCE``, not multiplied by tau^2."""
@@ -82,20 +71,12 @@ class OldShare(Term):
 
 
 class Unbiased(Term):
-    """Cross-entropy of the corrected logits, and a decay of gamma.
-
-    Args:
-        gamma_decay: the factor of ``gamma^2 / 2``.
-    """
+    """Cross-entropy of the corrected logits, and a decay of gamma."""
 
     def __init__(self, gamma_decay: float) -> None:
         super().__init__()
         self.gamma_decay = gamma_decay
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return f"CE(corrected z_all(x_held-out), y) + {self.gamma_decay:g} gamma^2 / 2"
+        self.formula = f"CE(corrected z_all(x_held-out), y) + {gamma_decay:g} gamma^2 / 2"
 
     def __call__(self, step: Step) -> Tensor:
         """``CE + gamma_decay gamma^2 / 2``."""

@@ -52,12 +52,7 @@ GENERATION = Schedule(70, 0.1, "cosine", lr_end=1e-3, batch_size=100, weight_dec
 
 
 class SelfDistil(Term):
-    """Distillation from the network as it was when the phase began, over all of its classes.
-
-    Args:
-        weight: multiplies the term.
-        temperature: tau.
-    """
+    """Distillation from the network as it was when the phase began, over all of its classes."""
 
     needs_teacher = takes_mixup = True
 
@@ -65,11 +60,7 @@ class SelfDistil(Term):
         super().__init__(["new"])
         self.weight = weight
         self.loss = DenseDistillation("whole", temperature)
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return f"{self.weight:g} KL(z(x_new)), the teacher being the network before the phase"
+        self.formula = f"{weight:g} KL(z(x_new)), the teacher being the network before the phase"
 
     def __call__(self, step: Step) -> Tensor:
         """``weight tau^2 KL``, the mean over images and classes."""

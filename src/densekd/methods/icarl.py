@@ -44,10 +44,7 @@ class IcarlSoftmaxOptions:
 class NewOutputs(Term):
     """iCaRL's loss on the outputs of new classes; see `new_class_bce`."""
 
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return "BCE(sigmoid(z_new), [y = c]) / seen"
+    formula = "BCE(sigmoid(z_new), [y = c]) / seen"
 
     def __call__(self, step: Step) -> Tensor:
         """Binary cross-entropy with the labels, divided by the number of all outputs."""
@@ -59,11 +56,7 @@ class OldOutputs(Term):
     """iCaRL's distillation, on the outputs of old classes; see `old_class_bce`."""
 
     needs_teacher = needs_old_tasks = takes_mixup = True
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return "BCE(sigmoid(z_old), sigmoid(t_old)) / seen, t the teacher's logits"
+    formula = "BCE(sigmoid(z_old), sigmoid(t_old)) / seen, t the teacher's logits"
 
     def __call__(self, step: Step) -> Tensor:
         """Binary cross-entropy with the teacher, divided by the number of all outputs."""

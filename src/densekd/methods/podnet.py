@@ -1,21 +1,22 @@
 """PODNet: several proxies per class, and a penalty on changes of the pooled feature maps."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar, get_args
 
-import torch
 from torch import Tensor
 
 from densekd.checks import check_choice
 from densekd.losses.classify import NcaMode, nca_loss
-from densekd.methods.feature_terms import LessForget, PodSpatial
+from densekd.losses.feature import pod_spatial
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule, Schedules, same_for_all
 from densekd.methods.spec import MethodSpec, Published
-from densekd.methods.terms import RatioWeight, Step, Stream, Term
+from densekd.methods.terms import RatioWeight, Step, Term
+from densekd.methods.ucir import FeatureTerm, LessForget
 from densekd.nn.classifier import Classifier
+from densekd.nn.network import Outputs
 from densekd.nn.proxies import ProxyClassifier
 
 _Options = TypeVar("_Options")
@@ -41,34 +42,22 @@ class PodnetOptions:
 
 
 class Nca(Term):
-    """PODNet's classification loss over all classes, summed over streams.
+    """PODNet's classification loss over all classes.
 
-    Args:
-        streams: the batches it is taken on.
-        mode: as ``released``, or as in the ``paper``.
-        margin: for ``paper``, on scores before the classifier scales them by eta.
+    The margin, for ``paper``, is on scores before the classifier scales them by eta.
     """
 
-    def __init__(
-        self, streams: Iterable[Stream], mode: NcaMode = "released", margin: float = 0.6
-    ) -> None:
-        super().__init__(streams)
+    def __init__(self, mode: NcaMode = "released", margin: float = 0.6) -> None:
+        super().__init__()
         check_choice("nca", mode, get_args(NcaMode))
         self.mode: NcaMode = mode
         self.margin = margin
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return f"NCA(z_all(x_merged), y), as {self.mode}"
+        self.formula = f"NCA(z_all(x_merged), y), as {mode}"
 
     def __call__(self, step: Step) -> Tensor:
         """See `densekd.losses.classify.nca_loss`."""
-        classifier = step.network.classifier
-        losses = [
-            self.loss(view.student.logits, view.labels, classifier) for view in self.views(step)
-        ]
-        return torch.stack(losses).sum()
+        view = step.views["merged"]
+        return self.loss(view.student.logits, view.labels, step.network.classifier)
 
     def loss(self, logits: Tensor, labels: Tensor, classifier: Classifier) -> Tensor:
         """The loss of one batch of this classifier's logits."""
@@ -78,6 +67,15 @@ class Nca(Term):
                 f"{type(classifier).__name__} doesn't have: take head='proxies'."
             )
         return nca_loss(logits, labels, self.mode, classifier.eta * self.margin)
+
+
+class PodSpatial(FeatureTerm):
+    """PODNet's POD-spatial, on the last map of each stage; see `pod_spatial`."""
+
+    reads = "|pooled maps - teacher's pooled maps|"
+
+    def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        return pod_spatial(student.maps, teacher.maps)
 
 
 def podnet(options: PodnetOptions, schedules: Schedules) -> Method:
@@ -90,9 +88,9 @@ def podnet(options: PodnetOptions, schedules: Schedules) -> Method:
     return with_proxies(
         "podnet",
         {
-            "nca": Nca(["merged"], options.nca, options.margin),
-            "pod_spatial": PodSpatial(["merged"], RatioWeight(options.spatial, 0.5)),
-            "pod_flat": LessForget(["merged"], RatioWeight(options.flat, 0.5)),
+            "nca": Nca(options.nca, options.margin),
+            "pod_spatial": PodSpatial(RatioWeight(options.spatial, 0.5)),
+            "pod_flat": LessForget(RatioWeight(options.flat, 0.5)),
         },
         schedules,
         options.clamp,

@@ -78,7 +78,8 @@ class Term(ABC):
 
     A subclass says what it needs: ``needs_teacher``, the teacher's outputs; ``needs_old_tasks``, a
     teacher of the old tasks, which the network itself is not. With ``takes_mixup`` it is right for
-    blended images too: it ignores labels, or counts both.
+    blended images too: it ignores labels, or counts both. ``formula`` is the term in plain text,
+    where x are images of a stream, z logits, f features.
 
     Args:
         streams: the batches it is taken on, as far as there are such batches.
@@ -87,16 +88,12 @@ class Term(ABC):
     needs_teacher = False
     needs_old_tasks = False
     takes_mixup = False
+    formula = ""
 
     def __init__(self, streams: Iterable[Stream] = ("merged",)) -> None:
         self.streams = tuple(streams)
         for stream in self.streams:
             check_choice("stream", stream, get_args(Stream))
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text: x are images of a stream, z logits, f features."""
-        return type(self).__name__
 
     def begin(self, context: TaskContext) -> dict[str, float]:
         """Prepare for a task before it is trained; returns numbers to record, by name."""
@@ -124,6 +121,8 @@ class Term(ABC):
 class CrossEntropy(Term):
     """Cross-entropy, averaged over a batch and summed over streams.
 
+    For a blended image, the mean over both labels, weighted by their shares.
+
     Args:
         streams: the batches it is taken on.
         over: the softmax is over the logits of the ``new`` classes or of ``all`` seen so far.
@@ -149,18 +148,11 @@ class CrossEntropy(Term):
         self.over: Over = over
         self.base_smoothing = base_smoothing
         self.weight = weight
-
-    @property
-    def formula(self) -> str:
-        """The cross-entropies, one for each stream."""
-        factor = "" if self.weight == 1 else f"{self.weight:g} "
-        return " + ".join(f"{factor}CE(z_{self.over}(x_{stream}), y)" for stream in self.streams)
+        factor = "" if weight == 1 else f"{weight:g} "
+        self.formula = " + ".join(f"{factor}CE(z_{over}(x_{name}), y)" for name in self.streams)
 
     def __call__(self, step: Step) -> Tensor:
-        """``-weight log softmax(z)_y``, the mean over images.
-
-        For a blended image, the mean over both labels, weighted by their shares.
-        """
+        """``-weight log softmax(z)_y``, the mean over images."""
         first = sum(step.old) if self.over == "new" else 0
         smoothing = 0.0 if step.old else self.base_smoothing
         losses = []
@@ -223,10 +215,9 @@ class Distil(Term):
         self.loss = loss
         self.weight = weight
         self.vectors: Vectors = vectors
+        self.formula = self._formula()
 
-    @property
-    def formula(self) -> str:
-        """The divergences with their weight, and which groups they are taken on."""
+    def _formula(self) -> str:
         groups = {
             "whole": "p all old classes",
             "each": "p each old task, summed",

@@ -1,18 +1,19 @@
 """UCIR: a cosine classifier, a penalty on changed features, and a margin between classes."""
 
-from collections.abc import Iterable
+import math
+from abc import abstractmethod
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from densekd.losses.feature import less_forget
 from densekd.losses.margin import margin_ranking
-from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedules, same_for_all, stepped
 from densekd.methods.spec import MethodSpec, Published
-from densekd.methods.terms import CrossEntropy, Step, Stream, Term
+from densekd.methods.terms import CrossEntropy, RatioWeight, Step, TaskContext, Term
 from densekd.nn.classifier import CosineClassifier
+from densekd.nn.network import Outputs
 
 
 @dataclass(frozen=True)
@@ -32,54 +33,87 @@ class UcirOptions:
     ranking_weight: float = 1.0  # --lw_mr
 
 
+@dataclass(frozen=True)
+class OldRatioWeight:
+    """UCIR's weight: ``lambda = base sqrt(old / new)``, where others have seen / new."""
+
+    base: float
+
+    @property
+    def formula(self) -> str:
+        """The weight in plain text."""
+        return f"{self.base:g} sqrt(old/new)"
+
+    def of(self, old: int, new: int) -> float:
+        """The weight for these numbers of old and new classes."""
+        return self.base * math.sqrt(old / new)
+
+
+class FeatureTerm(Term):
+    """``lambda`` times a distance between the features or maps of student and teacher."""
+
+    needs_teacher = takes_mixup = True
+    reads = "distance"  # the distance, in a formula
+
+    def __init__(self, weight: RatioWeight | OldRatioWeight) -> None:
+        super().__init__()
+        self.weight = weight
+        self.formula = f"lambda [{self.reads}], lambda = {weight.formula}"
+
+    def begin(self, context: TaskContext) -> dict[str, float]:
+        """Records lambda."""
+        return {"lambda": self.weight.of(sum(context.old), len(context.task.classes))}
+
+    def __call__(self, step: Step) -> Tensor:
+        """``lambda distance``, a scalar."""
+        view = step.views["merged"]
+        assert view.teacher is not None
+        distance = self._distance(view.student, view.teacher)
+        return self.weight.of(sum(step.old), step.added) * distance
+
+    @abstractmethod
+    def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        """The distance on one batch, a scalar."""
+
+
+class LessForget(FeatureTerm):
+    """UCIR's less-forget constraint, also PODNet's POD-flat; see `less_forget`."""
+
+    reads = "1 - cos(f(x), teacher's f(x))"
+
+    def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        return less_forget(student.features, teacher.features)
+
+
 class MarginRanking(Term):
     """UCIR's margin ranking: keeps exemplars of old classes away from new classes.
 
     It compares cosines: logits divided by the classifier's scale, so that the scale gets no
     gradient from it. In the base task no class is old, and the term is 0.
-
-    Args:
-        streams: the batches it is taken on.
-        margin: how far an image's own class has to be ahead.
-        k: how many new classes to compare with, at most.
-        weight: multiplies the term.
     """
 
-    def __init__(
-        self, streams: Iterable[Stream], margin: float = 0.5, k: int = 2, weight: float = 1.0
-    ) -> None:
-        super().__init__(streams)
+    def __init__(self, margin: float = 0.5, k: int = 2, weight: float = 1.0) -> None:
+        super().__init__()
         self.margin = margin
         self.k = k
         self.weight = weight
-
-    @property
-    def formula(self) -> str:
-        """The term in plain text."""
-        return (
-            f"{self.weight:g} mean max(0, {self.margin:g} - cos_y + cos_k), "
-            f"k the {self.k} nearest new classes, x exemplars of old classes"
+        self.formula = (
+            f"{weight:g} mean max(0, {margin:g} - cos_y + cos_k), "
+            f"k the {k} nearest new classes, x exemplars of old classes"
         )
 
     def __call__(self, step: Step) -> Tensor:
-        """See `densekd.losses.margin.margin_ranking`; summed over streams."""
+        """See `densekd.losses.margin.margin_ranking`."""
         classifier = step.network.classifier
         if not isinstance(classifier, CosineClassifier):
             raise ValueError(
                 "The margin ranking compares cosines, which a "
                 f"{type(classifier).__name__} doesn't have: take head='cosine'."
             )
-        losses = [
-            margin_ranking(
-                view.student.logits / classifier.scale,
-                view.labels,
-                sum(step.old),
-                self.margin,
-                self.k,
-            )
-            for view in self.views(step)
-        ]
-        return self.weight * torch.stack(losses).sum()
+        view = step.views["merged"]
+        cosines = view.student.logits / classifier.scale
+        loss = margin_ranking(cosines, view.labels, sum(step.old), self.margin, self.k)
+        return self.weight * loss
 
 
 def ucir(options: UcirOptions, schedules: Schedules) -> Method:
@@ -92,8 +126,8 @@ def ucir(options: UcirOptions, schedules: Schedules) -> Method:
     """
     terms: dict[str, Term] = {
         "ce": CrossEntropy(["merged"], "all"),
-        "less_forget": LessForget(["merged"], OldRatioWeight(options.lambda_base)),
-        "ranking": MarginRanking(["merged"], options.margin, options.k, options.ranking_weight),
+        "less_forget": LessForget(OldRatioWeight(options.lambda_base)),
+        "ranking": MarginRanking(options.margin, options.k, options.ranking_weight),
     }
     increment = [Phase("train", schedules.increment, trains="new")]
     if schedules.finish is not None:

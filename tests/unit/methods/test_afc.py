@@ -68,7 +68,7 @@ def context(trained: Network, batches: Sequence[Batch]) -> TaskContext:
 
 
 def term(mode: NcaMode = "released") -> ChannelDistance:
-    return ChannelDistance(["merged"], RatioWeight(4.0, 0.5), Nca(["merged"], mode))
+    return ChannelDistance(RatioWeight(4.0, 0.5), Nca(mode))
 
 
 def wanted(trained: Network, batches: Sequence[Batch], mode: str) -> list[reference.Array]:
@@ -146,8 +146,9 @@ def test_the_distance_is_weighed_by_importance_and_the_root_of_seen_to_new() -> 
 def test_a_teacher_without_importance_is_refused() -> None:
     maps = (drawn(6, 6, 4, 4, seed=1),)
     seen = Outputs(torch.zeros(6, 7), torch.zeros(6, 10), maps)
+    step = Step({"merged": View(LABELS, seen, seen)}, OLD, NEW, torch.Generator(), network())
     with pytest.raises(ValueError, match="importance must have a number for each channel"):
-        term().distance(seen, seen)
+        term()(step)
 
 
 def test_importance_is_kept_as_state() -> None:
@@ -218,7 +219,8 @@ class Noting(ChannelDistance):
 def noting() -> Method:
     how = method()
     distance = cast(ChannelDistance, how.terms["channels"])
-    return how.with_term("channels", Noting(["merged"], distance.weight, distance.nca))
+    weight = cast(RatioWeight, distance.weight)
+    return how.with_term("channels", Noting(weight, distance.nca))
 
 
 def test_importance_is_that_of_the_fine_tuned_network_on_all_the_tasks_images() -> None:

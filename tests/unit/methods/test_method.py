@@ -114,7 +114,7 @@ def test_a_term_that_no_phase_counts_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "term",
-    [NewOutputs(), Nca(["merged"]), MarginRanking(["merged"]), Unbiased(0.1)],
+    [NewOutputs(), Nca(), MarginRanking(), Unbiased(0.1)],
     ids=lambda term: type(term).__name__,
 )
 def test_mixup_is_refused_with_terms_that_look_at_one_label(term: Term) -> None:

@@ -14,11 +14,11 @@ from densekd.data.memory import Selection
 from densekd.data.scenario import Scenario
 from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.feature_terms import LessForget, PodSpatial
 from densekd.methods.method import Method
-from densekd.methods.podnet import Nca, PodnetOptions, podnet
+from densekd.methods.podnet import Nca, PodnetOptions, PodSpatial, podnet
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, Stream, View
+from densekd.methods.ucir import LessForget
 from densekd.nn.classifier import Classifier, CosineClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.proxies import ProxyClassifier
@@ -78,7 +78,7 @@ def arrays(tensors: tuple[Tensor, ...]) -> list[reference.Array]:
 def test_the_released_nca_loss_has_no_margin() -> None:
     given = step(proxies())
     (logits,) = arrays((given.views["merged"].student.logits,))
-    values = [Nca(["merged"], "released", margin)(given).item() for margin in (0.0, 0.6, 5.0)]
+    values = [Nca("released", margin)(given).item() for margin in (0.0, 0.6, 5.0)]
     assert len(set(values)) == 1
     assert values[0] == pytest.approx(reference.nca_released(logits, LABELS, 0.6), rel=1e-5)
 
@@ -92,7 +92,7 @@ def test_the_papers_margin_is_on_scores_before_they_are_scaled() -> None:
         """``max(0, -log(e^{eta (s_y - margin)} / sum e^{eta s_j}))``."""
         return reference.nca_paper(eta * scores, LABELS, eta * 0.6)
 
-    value = Nca(["merged"], "paper", 0.6)(given)
+    value = Nca("paper", 0.6)(given)
     assert value.item() == pytest.approx(loss(4.0), rel=1e-5)
     value.backward()
     assert head.eta.grad is not None
@@ -102,9 +102,9 @@ def test_the_papers_margin_is_on_scores_before_they_are_scaled() -> None:
 
 def test_the_nca_loss_needs_proxies() -> None:
     with pytest.raises(ValueError, match="CosineClassifier doesn't have: take head='proxies'"):
-        Nca(["merged"])(step(CosineClassifier(10)))
+        Nca()(step(CosineClassifier(10)))
     with pytest.raises(ValueError, match="nca"):
-        Nca(["merged"], cast(NcaMode, "margin"))
+        Nca(cast(NcaMode, "margin"))
 
 
 def test_pod_is_weighed_by_the_root_of_seen_to_new() -> None:

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from densekd.data.scenario import Scenario
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.feature_terms import LessForget, OldRatioWeight
 from densekd.methods.method import Method
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, View
-from densekd.methods.ucir import MarginRanking, UcirOptions, ucir
+from densekd.methods.ucir import LessForget, MarginRanking, OldRatioWeight, UcirOptions, ucir
 from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier
 from densekd.nn.network import Network, Outputs
 
@@ -62,7 +61,7 @@ def test_less_forget_is_weighed_by_the_root_of_old_to_new() -> None:
     given = step(cosine_head())
     view = given.views["merged"]
     features = [x.features.detach().double().numpy() for x in (view.student, view.teacher) if x]
-    value = LessForget(["merged"], OldRatioWeight(5.0))(given)
+    value = LessForget(OldRatioWeight(5.0))(given)
     wanted = 5 * math.sqrt(5 / 2) * reference.less_forget(*features)
     assert value.item() == pytest.approx(wanted, rel=1e-5)
     # UCIR's code has old / new; PODNet's factors have seen / new.
@@ -75,7 +74,7 @@ def test_the_ranking_compares_cosines_with_at_most_k_new_classes(new: int) -> No
     view = given.views["merged"]
     head = cast(CosineClassifier, given.network.classifier)
     cosines = head.cosines(view.student.features).detach().double().numpy()
-    value = MarginRanking(["merged"], margin=0.5, k=2, weight=3.0)(given)
+    value = MarginRanking(margin=0.5, k=2, weight=3.0)(given)
     wanted = 3 * reference.margin_ranking(cosines, view.labels.tolist(), 5, 0.5, min(2, new))
     assert value.item() == pytest.approx(wanted, rel=1e-5)
     assert wanted > 0.1
@@ -84,7 +83,7 @@ def test_the_ranking_compares_cosines_with_at_most_k_new_classes(new: int) -> No
 def test_the_ranking_leaves_the_scale_alone() -> None:
     given = step(cosine_head())
     head = cast(CosineClassifier, given.network.classifier)
-    MarginRanking(["merged"])(given).backward()
+    MarginRanking()(given).backward()
     assert head.scale.grad is not None
     assert abs(head.scale.grad.item()) < 1e-6
     features = given.views["merged"].student.features.grad
@@ -94,7 +93,7 @@ def test_the_ranking_leaves_the_scale_alone() -> None:
 
 def test_in_the_base_task_there_is_nothing_to_rank() -> None:
     given = step(cosine_head(), old=(), new=5)
-    value = MarginRanking(["merged"])(given)
+    value = MarginRanking()(given)
     assert value.item() == 0
     value.backward()
     features = given.views["merged"].student.features.grad
@@ -104,7 +103,7 @@ def test_in_the_base_task_there_is_nothing_to_rank() -> None:
 
 def test_the_ranking_needs_cosines() -> None:
     with pytest.raises(ValueError, match="LinearClassifier doesn't have: take head='cosine'"):
-        MarginRanking(["merged"])(step(LinearClassifier(10)))
+        MarginRanking()(step(LinearClassifier(10)))
 
 
 def test_options_reach_the_terms() -> None:
