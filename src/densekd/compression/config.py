@@ -145,6 +145,6 @@ def _default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         "teacher": networks[0],
         "student": networks[1],
         "options": dataclasses.asdict(options),
-        "augment": default_augment(kind)._asdict(),
+        "augment": default_augment(kind),
         "training": fit_milestones(training, tree),
     }

@@ -5,14 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from densekd.config.settings_tree import given
-from densekd.methods.defaults import (
-    data_kind,
-    default_augment,
-    default_lambda,
-    method_defaults,
-)
+from densekd.methods.defaults import data_kind, default_augment, default_lambda, method_defaults
+from densekd.methods.method import DataKind
 from densekd.methods.registry import baseline_of
-from densekd.methods.spec import DataKind
 
 
 def kind_of(tree: Mapping[str, Any]) -> DataKind:
@@ -34,7 +29,7 @@ def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         method[baseline.key] = dataclasses.asdict(known.options)
     return {
         "network": known.network,
-        "augment": {**default_augment(kind)._asdict(), "brightness": known.brightness},
+        "augment": {**default_augment(kind), "brightness": known.brightness},
         "memory": {"selection": known.selection},
         "method": method,
         "training": fit_milestones(dataclasses.asdict(known.schedules), tree),

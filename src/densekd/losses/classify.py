@@ -1,4 +1,4 @@
-"""Losses on class scores: iCaRL's sigmoids, PODNet's NCA, BiC's soft cross-entropy.
+"""Losses on class scores: iCaRL's sigmoids, PODNet's NCA, BiC's soft cross-entropy, UCIR's margin.
 
 All return a scalar and compute in at least float32, also under autocast. No gradient flows into
 the teacher.
@@ -94,3 +94,25 @@ def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float) -> 
     student = widened(student)
     targets = (widened(teacher.detach()) / temperature).softmax(1).to(student.dtype)
     return cross_entropy(student / temperature, targets)
+
+
+def margin_ranking(
+    cosines: Tensor, labels: Tensor, old: int, margin: float = 0.5, k: int = 2
+) -> Tensor:
+    """Put an image's own old class ahead of the nearest new classes by a margin.
+
+    ``max(0, margin - s_y + s_j)``, the mean over the images of old classes and, for each, over the
+    k new classes j (or all, if there are fewer) with the largest cosines s. The cosines,
+    ``[B, seen]``, are unscaled, and their first columns are the ``old`` classes. It is 0 with no
+    gradient if no image is of an old class.
+    """
+    check_labels(cosines, labels, old)
+    if k < 1:
+        raise ValueError(f"k must be 1 or more new classes, not {k!r}.")
+    cosines = widened(cosines)
+    nearest = cosines[:, old:].topk(min(k, cosines.shape[1] - old), dim=1).values
+    own = cosines.gather(1, labels[:, None])
+    each = (margin - own + nearest).relu().mean(1)
+    # Weighted rather than selected: selecting would wait for the device to count the images.
+    counted = (labels < old).to(each.dtype)
+    return (each * counted).sum() / counted.sum().clamp(min=1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from densekd.data.batches import Batch
 from densekd.losses.classify import NcaMode
 from densekd.losses.feature import channel_distance, channel_importance, normalised
-from densekd.methods.method import Method
+from densekd.methods.method import Method, MethodSpec, Published
 from densekd.methods.podnet import (
     DIGITS_PROXY_SCHEDULES,
     NETWORK_REASON,
@@ -21,7 +21,6 @@ from densekd.methods.podnet import (
     with_proxies,
 )
 from densekd.methods.schedule import Schedules
-from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import RatioWeight, TaskContext
 from densekd.methods.ucir import FeatureTerm
 from densekd.nn.network import Network, Outputs

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.losses.classify import soft_cross_entropy
-from densekd.methods.method import Method, Phase
+from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
-from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Step, Term
 from densekd.nn.classifier import BiasClassifier
 

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from densekd.data.augment import Strength
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.method import Method, Phase
+from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.paper import DenseOptions, dense
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
-from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Step, Term
 
 
@@ -86,30 +85,18 @@ def ccil(options: CcilOptions, schedules: Schedules) -> Method:
         lambda_exponent=options.lambda_exponent,
         temperature=options.temperature,
     )
-    new = CrossEntropy(["new"], "new", options.base_smoothing)
-    plain = dataclasses.replace(dense("gkd", of_gkd, schedules), name="ccil").with_term("new", new)
-    if options.generations == 0:
-        return dataclasses.replace(plain, base=_varied(plain.base, options))
-    again = [
-        Phase(
-            f"generation {number}",
-            schedules.finish or GENERATION,
-            slots=("new", "self"),
-            teacher="self",
-        )
-        for number in range(1, options.generations + 1)
-    ]
-    later = [dataclasses.replace(p, slots=tuple(plain.terms)) for p in plain.increment]
-    own = SelfDistil(options.self_weight, options.temperature)
-    with_self = plain.with_term("self", own)
-    base = _varied((*plain.base, *again), options)
-    return dataclasses.replace(with_self, base=base, increment=tuple(later))
-
-
-def _varied(phases: tuple[Phase, ...], options: CcilOptions) -> tuple[Phase, ...]:
-    """The phases with the augmentation that the options ask for."""
+    gkd = dense("gkd", of_gkd, schedules)
+    terms = {**gkd.terms, "new": CrossEntropy(["new"], "new", options.base_smoothing)}
+    base, increment = gkd.base, gkd.increment
+    if options.generations:
+        increment = tuple(dataclasses.replace(p, slots=tuple(terms)) for p in increment)
+        again = Phase("", schedules.finish or GENERATION, slots=("new", "self"), teacher="self")
+        numbers = range(1, options.generations + 1)
+        base += tuple(dataclasses.replace(again, name=f"generation {n}") for n in numbers)
+        terms["self"] = SelfDistil(options.self_weight, options.temperature)
     strength: Strength = "heavy" if options.heavy_augmentation else "usual"
-    return tuple(dataclasses.replace(p, augment=strength, mixup=options.mixup) for p in phases)
+    base = tuple(dataclasses.replace(p, augment=strength, mixup=options.mixup) for p in base)
+    return dataclasses.replace(gkd, name="ccil", terms=terms, base=base, increment=increment)
 
 
 def _published(lambda_base: float, schedules: Schedules) -> Published[CcilOptions]:

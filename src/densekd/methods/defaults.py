@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 from densekd.methods.ccil import CCIL
+from densekd.methods.method import DataKind, Published
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import baseline_of
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedules, same_for_all, stepped
-from densekd.methods.spec import DataKind, Published
 
 Preset = Literal["paper", "ccil"]
 
@@ -15,41 +15,27 @@ Preset = Literal["paper", "ccil"]
 _IMAGE_SIZES = {"folder": 224}
 _LARGEST_SMALL = 64
 
-_NETWORKS: dict[DataKind, str] = {
-    "digits": "resnet8",
-    "small": "resnet32",
-    "imagenet100": "resnet18",
-    "imagenet": "resnet18",
+
+class _Usual(NamedTuple):
+    """The defaults of the paper's methods for one kind of data.
+
+    lambda_base is CCIL's for its rule, and the paper's; docs/decisions/012 and 016 say why.
+    """
+
+    network: str
+    schedules: Schedules
+    lambda_by_ratio: float  # with CCIL's rule, lambda_base (seen / new)^0.66
+    lambda_by_itself: float  # with the adaptive weight, or as a constant
+
+
+_ON_IMAGENET = Schedules(stepped(70, 0.1, (30, 60)), stepped(40, 0.01, (25, 35)))
+_USUAL: dict[DataKind, _Usual] = {
+    # A tenth of CIFAR-100's classes, and longer features.
+    "digits": _Usual("resnet8", same_for_all(DIGITS_SCHEDULE), 0.5, 0.2),
+    "small": _Usual("resnet32", Schedules(), DenseOptions.lambda_base, 20.0),
+    "imagenet100": _Usual("resnet18", _ON_IMAGENET, 100.0, 100.0),
+    "imagenet": _Usual("resnet18", _ON_IMAGENET, 600.0, 600.0),
 }
-_PAPER_IMAGENET = Schedules(stepped(70, 0.1, (30, 60)), stepped(40, 0.01, (25, 35)))
-_PAPER: dict[DataKind, Schedules] = {
-    "digits": same_for_all(DIGITS_SCHEDULE),
-    "small": Schedules(),
-    "imagenet100": _PAPER_IMAGENET,
-    "imagenet": _PAPER_IMAGENET,
-}
-
-
-class _LambdaBase(NamedTuple):
-    by_ratio: float  # with CCIL's rule, lambda_base (seen / new)^0.66
-    by_itself: float  # with the adaptive weight, or as a constant
-
-
-# CCIL's for its rule, and the paper's; docs/decisions/012 and 016 say why. Digits have a tenth of
-# CIFAR-100's classes, and longer features.
-_LAMBDA_BASE: dict[DataKind, _LambdaBase] = {
-    "digits": _LambdaBase(0.5, 0.2),
-    "small": _LambdaBase(DenseOptions.lambda_base, 20.0),
-    "imagenet100": _LambdaBase(100.0, 100.0),
-    "imagenet": _LambdaBase(600.0, 600.0),
-}
-
-
-class AugmentDefaults(NamedTuple):
-    """How training images are shifted and mirrored."""
-
-    padding: int
-    flip: bool
 
 
 def data_kind(source: str, image_size: int | None = None) -> DataKind:
@@ -73,17 +59,9 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
     return "small"
 
 
-def default_augment(kind: DataKind) -> AugmentDefaults:
+def default_augment(kind: DataKind) -> dict[str, Any]:
     """The usual augmentation; a mirrored digit is no digit."""
-    return AugmentDefaults(1, False) if kind == "digits" else AugmentDefaults(4, True)
-
-
-def default_schedules(kind: DataKind, preset: Preset = "paper") -> Schedules:
-    """The schedules of the paper's methods: the paper's, or those of ``ccil``'s code."""
-    if preset == "paper":
-        return _PAPER[kind]
-    # CCIL published none for digits.
-    return CCIL.published["small" if kind == "digits" else kind].schedules
+    return {"padding": 1, "flip": False} if kind == "digits" else {"padding": 4, "flip": True}
 
 
 def default_lambda(method: str, kind: DataKind, *, constant: bool = False) -> float:
@@ -94,8 +72,9 @@ def default_lambda(method: str, kind: DataKind, *, constant: bool = False) -> fl
         kind: the kind of data.
         constant: lambda doesn't depend on the numbers of classes.
     """
-    known = _LAMBDA_BASE[kind]
-    value = known.by_itself if constant or method.endswith("-adaptive") else known.by_ratio
+    by_itself = constant or method.endswith("-adaptive")
+    usual = _USUAL[kind]
+    value = usual.lambda_by_itself if by_itself else usual.lambda_by_ratio
     baseline = baseline_of(method) if "+" in method else None
     return value if baseline is None else value * baseline.published_for(kind).lambda_factor
 
@@ -108,9 +87,11 @@ def method_defaults(method: str, kind: DataKind, preset: Preset = "paper") -> Pu
         kind: the kind of data.
         preset: the schedules of the paper's methods; baselines have their own.
     """
-    baseline = baseline_of(method)
-    if baseline is None:
-        schedules = default_schedules(kind, preset)
-        return Published(None, schedules, _NETWORKS[kind], selection="random")
-    found = baseline.published_for(kind)
-    return dataclasses.replace(found, network=found.network or _NETWORKS[kind])
+    baseline, usual = baseline_of(method), _USUAL[kind]
+    if baseline is not None:
+        found = baseline.published_for(kind)
+        return dataclasses.replace(found, network=found.network or usual.network)
+    schedules = usual.schedules
+    if preset == "ccil":  # which published none for digits
+        schedules = CCIL.published["small" if kind == "digits" else kind].schedules
+    return Published(None, schedules, usual.network, selection="random")

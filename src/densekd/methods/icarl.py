@@ -6,9 +6,8 @@ from torch import Tensor
 
 from densekd.losses.classify import new_class_bce, old_class_bce
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.method import Method, Phase, Predictor
+from densekd.methods.method import Method, MethodSpec, Phase, Predictor, Published
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
-from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Step, Term
 from densekd.methods.ucir import LARGE_SCHEDULE, SMALL_SCHEDULE
 

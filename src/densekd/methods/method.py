@@ -1,14 +1,15 @@
-"""A method as a value: its losses, its phases, and how it predicts."""
+"""A method as a value (its losses, its phases, how it predicts), and what is known of it."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Generic, Literal, TypeVar, get_args
 
 from densekd.checks import check_choice
 from densekd.data.augment import Strength
-from densekd.methods.schedule import Schedule
+from densekd.data.memory import Selection
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import Stream, Term
 from densekd.nn.classifier import Head
 
@@ -18,6 +19,9 @@ Predictor = Literal["head", "nearest-mean"]
 Streams = Literal["split", "merged"]
 Keeps = Literal["exemplars", "everything"]
 TeacherSource = Literal["before", "self"]
+DataKind = Literal["digits", "small", "imagenet100", "imagenet"]
+
+_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,17 @@ class Method:
                 raise ValueError(f"{self.name}: two phases of a task have the same name: {names}.")
         for slot, term in self.terms.items():
             self._check_streams(slot, term)
-        for phase in self.base:
-            self._check_phase(phase, base=True)
-        for phase in self.increment:
-            self._check_phase(phase, base=False)
+        for phase, base in self._phases():
+            self._check_phase(phase, base)
 
     def with_term(self, slot: str, term: Term) -> "Method":
         """The same method with one slot set: added if it was free, else replaced."""
         return dataclasses.replace(self, terms={**self.terms, slot: term})
+
+    def _phases(self) -> Iterator[tuple[Phase, bool]]:
+        """All phases, and whether each is of the base task."""
+        yield from ((phase, True) for phase in self.base)
+        yield from ((phase, False) for phase in self.increment)
 
     def _fed(self, phase: Phase, base: bool) -> set[Stream]:
         """The streams that a phase has batches of."""
@@ -139,11 +146,8 @@ class Method:
 
     def _check_streams(self, slot: str, term: Term) -> None:
         """Refuse a term on batches that it never gets."""
-        fed: set[Stream] = set()
-        for phases, base in ((self.base, True), (self.increment, False)):
-            for phase in phases:
-                if phase.counts(slot):
-                    fed |= self._fed(phase, base)
+        counting = [self._fed(phase, base) for phase, base in self._phases() if phase.counts(slot)]
+        fed = set[Stream]().union(*counting)
         if not fed:
             raise ValueError(
                 f"{self.name}: no phase counts the term {slot!r}; add it to a phase's slots, or "
@@ -188,3 +192,67 @@ class Method:
                 "has itself for a teacher, but {} needs one of the old tasks; leave it out of its "
                 "slots, or set teacher='before'.",
             )
+
+
+@dataclass(frozen=True)
+class Published(Generic[_Options]):
+    """The settings that a method was published with for one kind of data.
+
+    Args:
+        options: the method's own.
+        schedules: how long and how fast it is trained.
+        network: the backbone; None for the usual one for such data.
+        selection: how exemplars are chosen.
+        brightness: how much brighter or darker images are made at random.
+        lambda_factor: multiplies lambda of a distillation that is combined with the method.
+    """
+
+    options: _Options
+    schedules: Schedules
+    network: str | None = None
+    selection: Selection = "herding"
+    brightness: float = 0.0
+    lambda_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class MethodSpec(Generic[_Options]):
+    """All there is to say about a method; `densekd.methods.registry` lists the specs.
+
+    Args:
+        name: such as ``icarl-softmax``.
+        summary: one line for ``densekd methods``.
+        options: the dataclass of its options, each with a default.
+        build: makes the method from options and schedules.
+        published: the settings of a baseline by kind of data, at least ``small``, which also
+            serves the kinds that are missing. The paper's own methods have none.
+        network_prefix: how the names of the backbones begin that the method is meant for.
+        network_reason: what is wrong with other backbones, for a warning.
+    """
+
+    name: str
+    summary: str
+    options: type[_Options]
+    build: Callable[[_Options, Schedules], Method]
+    published: Mapping[DataKind, Published[_Options]] = field(default_factory=dict)
+    network_prefix: str = ""
+    network_reason: str = ""
+
+    @property
+    def key(self) -> str:
+        """The section of its options in a configuration: ``icarl_softmax`` of [method]."""
+        return self.name.replace("-", "_")
+
+    def published_for(self, kind: DataKind) -> Published[_Options]:
+        """The published settings for a kind of data, or for the kind most like it."""
+        if kind == "imagenet100" and kind not in self.published:
+            kind = "imagenet"
+        return self.published.get(kind, self.published["small"])
+
+    def make(self, options: object | None, schedules: Schedules) -> Method:
+        """Build the method; None stands for the default options."""
+        if options is None:
+            options = self.options()
+        if not isinstance(options, self.options):
+            raise ValueError(f"{type(options).__name__} are not the options of {self.name}.")
+        return self.build(options, schedules)

@@ -9,9 +9,8 @@ from typing import Literal, get_args
 from densekd.checks import check_choice
 from densekd.losses.distill import DenseDistillation, Direction, Groups, Reduction, Single
 from densekd.methods.adaptive_weights import AdaptiveWeights, Similarity, SizeRatio
-from densekd.methods.method import Method, Phase, Streams
+from densekd.methods.method import Method, MethodSpec, Phase, Streams
 from densekd.methods.schedule import Schedules
-from densekd.methods.spec import MethodSpec
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Vectors
 from densekd.nn.classifier import Head
 

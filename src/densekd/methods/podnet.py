@@ -10,9 +10,8 @@ from torch import Tensor
 from densekd.checks import check_choice
 from densekd.losses.classify import NcaMode, nca_loss
 from densekd.losses.feature import pod_spatial
-from densekd.methods.method import Method, Phase
+from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.schedule import Schedule, Schedules, same_for_all
-from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import RatioWeight, Step, Term
 from densekd.methods.ucir import FeatureTerm, LessForget
 from densekd.nn.classifier import Classifier

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from densekd.losses.classify import margin_ranking
 from densekd.losses.feature import less_forget
-from densekd.losses.margin import margin_ranking
-from densekd.methods.method import Method, Phase
+from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedules, same_for_all, stepped
-from densekd.methods.spec import MethodSpec, Published
 from densekd.methods.terms import CrossEntropy, RatioWeight, Step, TaskContext, Term
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Outputs
@@ -103,7 +102,7 @@ class MarginRanking(Term):
         )
 
     def __call__(self, step: Step) -> Tensor:
-        """See `densekd.losses.margin.margin_ranking`."""
+        """See `densekd.losses.classify.margin_ranking`."""
         classifier = step.network.classifier
         if not isinstance(classifier, CosineClassifier):
             raise ValueError(

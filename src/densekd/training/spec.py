@@ -10,10 +10,9 @@ from torch import nn
 from densekd.data.augment import Augment
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.methods.defaults import default_lambda, method_defaults
-from densekd.methods.method import Method
+from densekd.methods.method import DataKind, Method
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
-from densekd.methods.spec import DataKind
 from densekd.nn.adapter import as_backbone
 from densekd.nn.network import Backbone
 from densekd.nn.registry import make_backbone

@@ -7,9 +7,9 @@ import torch
 
 from densekd.config.schema import Config, resolve
 from densekd.config.settings_tree import override
+from densekd.methods.method import DataKind
 from densekd.methods.registry import BASELINES
 from densekd.methods.schedule import Schedule
-from densekd.methods.spec import DataKind
 from densekd.methods.ucir import UcirOptions
 from densekd.nn.registry import make_backbone
 

@@ -1,15 +1,9 @@
 import pytest
 
 from densekd.config.schema import resolve
-from densekd.methods.defaults import (
-    data_kind,
-    default_augment,
-    default_lambda,
-    default_schedules,
-    method_defaults,
-)
+from densekd.methods.defaults import data_kind, default_augment, default_lambda, method_defaults
+from densekd.methods.method import DataKind
 from densekd.methods.registry import BASELINES, METHODS
-from densekd.methods.spec import DataKind
 from densekd.methods.terms import Distil, RatioWeight
 from densekd.training.settings import Settings
 from densekd.training.spec import LearnerSpec
@@ -43,7 +37,7 @@ def test_the_kind_of_data_follows_from_source_and_size(
     assert data_kind(source, size) == kind
     if source != "nonsense":
         config = resolve({"data": {"source": source, "image_size": size}})
-        assert config.training.schedules == default_schedules(kind)
+        assert config.training.schedules == method_defaults("rdkd", kind).schedules
 
 
 @pytest.mark.parametrize(
@@ -85,5 +79,5 @@ def test_an_unknown_method_has_the_defaults_of_the_papers() -> None:
     for kind in kinds:
         assert method_defaults("nonsense", kind) == method_defaults("rdkd", kind)
         assert all(method_defaults(name, kind).network for name in BASELINES)
-    assert default_augment("digits") == (1, False)
-    assert default_augment("small") == (4, True)
+    assert default_augment("digits") == {"padding": 1, "flip": False}
+    assert default_augment("small") == {"padding": 4, "flip": True}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from densekd.losses.margin import margin_ranking
+from densekd.losses.classify import margin_ranking
 
 import reference_baselines as reference
 

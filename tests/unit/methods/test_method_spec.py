@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 
 from densekd.methods.icarl import ICARL, IcarlOptions
+from densekd.methods.method import DataKind, MethodSpec
 from densekd.methods.registry import BASELINES, METHODS
 from densekd.methods.schedule import Schedules
-from densekd.methods.spec import DataKind, MethodSpec
 from densekd.methods.ucir import UcirOptions
 
 from support.schedules import schedule_facts
