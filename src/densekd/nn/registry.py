@@ -1,30 +1,13 @@
-"""The networks and classifiers by name. To add one, write a module and add a line here."""
+"""The networks by name. To add one, write a module and add a line here."""
 
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from densekd.nn.classifier import (
-    BiasClassifier,
-    Classifier,
-    CosineClassifier,
-    Head,
-    LinearClassifier,
-)
 from densekd.nn.efficientnet_lite import efficientnet_lite
 from densekd.nn.network import Backbone
-from densekd.nn.podnet_resnet import podnet_resnet, podnet_resnet18
-from densekd.nn.proxies import ProxyClassifier
-from densekd.nn.resnet import cifar_resnet, resnet18
+from densekd.nn.resnet import WideResNet, cifar_resnet, podnet_resnet, podnet_resnet18, resnet18
 from densekd.nn.transformers_backbone import pretrained
-from densekd.nn.wideresnet import WideResNet
-
-HEADS: dict[Head, type[Classifier]] = {
-    "cosine": CosineClassifier,
-    "linear": LinearClassifier,
-    "bias": BiasClassifier,
-    "proxies": ProxyClassifier,
-}
 
 
 class NetworkEntry(NamedTuple):

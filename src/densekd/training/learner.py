@@ -13,8 +13,8 @@ from densekd.data.dataset import Images
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.methods.method import Method
+from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network
-from densekd.nn.registry import HEADS
 from densekd.seeds import Seeds
 from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints, State, load_state, save_state, select_prefix

@@ -20,8 +20,8 @@ from densekd.methods.method import Method
 from densekd.methods.podnet import Nca
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, TaskContext, View
+from densekd.nn.classifier import ProxyClassifier
 from densekd.nn.network import Network, Outputs
-from densekd.nn.proxies import ProxyClassifier
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner
 

@@ -19,9 +19,8 @@ from densekd.methods.podnet import Nca, PodnetOptions, PodSpatial, podnet
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, Stream, View
 from densekd.methods.ucir import LessForget
-from densekd.nn.classifier import Classifier, CosineClassifier
+from densekd.nn.classifier import Classifier, CosineClassifier, ProxyClassifier
 from densekd.nn.network import Network, Outputs
-from densekd.nn.proxies import ProxyClassifier
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints
 

@@ -1,9 +1,10 @@
 import copy
+from typing import get_args
 
 import pytest
 import torch
 
-from densekd.nn.classifier import BiasClassifier, CosineClassifier, LinearClassifier
+from densekd.nn.classifier import HEADS, BiasClassifier, CosineClassifier, Head, LinearClassifier
 
 
 def grown(*sizes: int) -> BiasClassifier:
@@ -116,3 +117,7 @@ def test_the_linear_classifier_is_a_linear_layer() -> None:
 def test_growing_by_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="Can't grow by 0"):
         LinearClassifier(4).grow(0)
+
+
+def test_every_head_has_a_classifier() -> None:
+    assert set(HEADS) == set(get_args(Head))

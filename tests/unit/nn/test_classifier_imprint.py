@@ -6,8 +6,7 @@ from sklearn.cluster import KMeans  # type: ignore[import-untyped]
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
-from densekd.nn.classifier import Classifier, CosineClassifier
-from densekd.nn.proxies import ProxyClassifier
+from densekd.nn.classifier import Classifier, CosineClassifier, ProxyClassifier
 
 Array = NDArray[np.float64]
 

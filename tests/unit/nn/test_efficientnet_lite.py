@@ -55,7 +55,7 @@ def reference(weights: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def test_features_are_those_of_the_published_weights() -> None:
-    file = module._weights_file("lite0", module._VARIANTS["lite0"])
+    file = module._weights_file("lite0")
     weights = torch.load(file, weights_only=True)
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

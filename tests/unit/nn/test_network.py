@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier
+from densekd.nn.classifier import Classifier, CosineClassifier, LinearClassifier, ProxyClassifier
 from densekd.nn.network import Features, Network
-from densekd.nn.proxies import ProxyClassifier
 from densekd.nn.resnet import cifar_resnet
 
 

@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 from densekd.nn.network import Features
-from densekd.nn.resnet import Block, cifar_resnet, resnet18
-from densekd.nn.wideresnet import WideResNet
+from densekd.nn.resnet import Block, WideResNet, cifar_resnet, resnet18
 
 
 def count(module: nn.Module) -> int:

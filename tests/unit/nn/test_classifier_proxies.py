@@ -3,7 +3,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from densekd.nn.proxies import ProxyClassifier
+from densekd.nn.classifier import ProxyClassifier
 
 Array = NDArray[np.float64]
 

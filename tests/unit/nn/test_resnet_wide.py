@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from densekd.nn.registry import make_backbone
-from densekd.nn.wideresnet import WideResNet
+from densekd.nn.resnet import WideResNet
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, max_pool2d
 
+from densekd.nn.classifier import ProxyClassifier
 from densekd.nn.network import Network
-from densekd.nn.podnet_resnet import podnet_resnet, podnet_resnet18
-from densekd.nn.proxies import ProxyClassifier
-from densekd.nn.resnet import Block, ResNet
+from densekd.nn.resnet import Block, ResNet, podnet_resnet, podnet_resnet18
 
 
 def count(module: nn.Module) -> int:
