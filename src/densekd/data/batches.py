@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -158,30 +158,26 @@ class _Reader:
         # Drawn at once and by every rank, so that the number of ranks changes nothing.
         draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
         rows = [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
-        if self.pixels is None:
-            files = self._decoded([order[part] for part in rows], seed)
-            for part, (pixels, labels) in zip(rows, files, strict=True):
-                yield Batch(self.augment.decoded(pixels, draws.take(part)), labels)
-            return
-        order = order.to(self.device)
-        for part in rows:
-            index = order[part]
-            yield Batch(self.augment(self.pixels[index], draws.take(part)), self.labels[index])
+        in_files = self.pixels is None
+        augment = self.augment.decoded if in_files else self.augment
+        order = order if in_files else order.to(self.device)
+        read = self._read([order[part] for part in rows], seed)
+        for part, (pixels, labels) in zip(rows, read, strict=True):
+            yield Batch(augment(pixels, draws.take(part)), labels)
 
     def plain(self, size: int) -> Iterator[Batch]:
         """Yield all images in their order, ``size`` at a time, without augmentation."""
-        if len(self.labels) == 0:
-            return
-        if self.pixels is None:
-            parts = list(torch.arange(len(self.labels)).split(size))
-            for pixels, labels in self._decoded(parts, None):
+        if len(self.labels):
+            for pixels, labels in self._read(torch.arange(len(self.labels)).split(size), None):
                 yield Batch(self.augment.normalise(pixels), labels)
-            return
-        for pixels, labels in zip(self.pixels.split(size), self.labels.split(size), strict=True):
-            yield Batch(self.augment.normalise(pixels), labels)
 
-    def _decoded(self, parts: list[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield pixels and labels of each part's images, cropped by ``seed``."""
+    def _read(self, parts: Sequence[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield pixels and labels of each part's images; files are cropped by ``seed``."""
+        if self.pixels is not None:
+            for part in parts:
+                index = part.to(self.device)
+                yield self.pixels[index], self.labels[index]
+            return
         self._plan[:] = [[(i, seed) for i in part.tolist()] for part in parts]
         self._epochs_begun += 1
         turn = self._epochs_begun

@@ -32,7 +32,7 @@ class PixelImages:
         return len(self.pixels)
 
     def take(self, index: Tensor) -> "PixelImages":
-        """Return the images at ``index``, copied."""
+        """Return the images at ``index``, positions or a mask, copied."""
         return PixelImages(self.pixels[index])
 
     def state(self) -> dict[str, Tensor]:
@@ -51,8 +51,9 @@ class FileImages:
         return len(self.files)
 
     def take(self, index: Tensor) -> "FileImages":
-        """Return the images at ``index``."""
-        return FileImages(tuple(self.files[i] for i in index.tolist()), self.size)
+        """Return the images at ``index``, positions or a mask."""
+        places = torch.arange(len(self))[index].tolist()
+        return FileImages(tuple(self.files[i] for i in places), self.size)
 
     def state(self) -> dict[str, Tensor]:
         """Return the content of all files, one after the other, with their lengths."""
@@ -106,7 +107,7 @@ class Split:
         return len(self.images)
 
     def take(self, index: Tensor) -> "Split":
-        """Return the images and labels at ``index``."""
+        """Return the images and labels at ``index``, positions or a mask."""
         return Split(self.images.take(index), self.labels[index])
 
 

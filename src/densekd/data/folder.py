@@ -242,7 +242,7 @@ def folder_dataset(kind: str, path: Path, images: Images, items: list[ImageItem]
     rank = {label: i for i, label in enumerate(classes)}
     whole = Split(images, torch.tensor([rank[item.label] for item in items]))
     in_train = torch.tensor([item.part == TRAIN for item in items])
-    train, test = (whole.take(chosen.nonzero().flatten()) for chosen in (in_train, ~in_train))
+    train, test = (whole.take(chosen) for chosen in (in_train, ~in_train))
     return Dataset(f"{kind}:{path}", classes, train, test, IMAGENET_MEAN, IMAGENET_STD)
 
 

@@ -2,8 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal, overload
 
@@ -30,34 +32,20 @@ class Task:
     test: Split
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scenario(Sequence[Task]):
     """An immutable sequence of tasks that divide a data set's classes."""
 
     dataset: Dataset
-    order: tuple[int, ...]  # the class ids in learning order, each once
-    sizes: tuple[int, ...]  # the number of classes of each task
-    _tasks: tuple[Task, ...]
+    order: Sequence[int]  # the class ids in learning order, each once
+    sizes: Sequence[int]  # the number of classes of each task
 
-    def __init__(self, dataset: Dataset, order: Sequence[int], sizes: Sequence[int]) -> None:
-        if sorted(order) != list(range(len(dataset.classes))):
-            raise ValueError(
-                f"The order must name each of the {len(dataset.classes)} classes once."
-            )
-        if sum(sizes) != len(order) or min(sizes, default=0) < 1:
-            raise ValueError(f"Tasks of {list(sizes)} classes do not divide {len(order)} classes.")
-        rank = torch.empty(len(order), dtype=torch.int64)
-        rank[torch.tensor(order)] = torch.arange(len(order))
-        train, test = (_parts(split, rank, sizes) for split in (dataset.train, dataset.test))
-        names = [dataset.classes[i] for i in order]
-        starts = [sum(sizes[:number]) for number in range(len(sizes))]
-        tasks = tuple(
-            Task(number, tuple(names[start : start + size]), start, train[number], test[number])
-            for number, (start, size) in enumerate(zip(starts, sizes, strict=True))
-        )
-        values = {"dataset": dataset, "order": tuple(order), "sizes": tuple(sizes), "_tasks": tasks}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        classes = len(self.dataset.classes)
+        if sorted(self.order) != list(range(classes)):
+            raise ValueError(f"The order must name each of the {classes} classes once.")
+        if sum(self.sizes) != classes or min(self.sizes, default=0) < 1:
+            raise ValueError(f"Tasks of {[*self.sizes]} classes do not divide {classes} classes.")
 
     @classmethod
     def of(
@@ -82,21 +70,33 @@ class Scenario(Sequence[Task]):
         """
         classes = len(dataset.classes)
         sizes = task_sizes(classes, steps=steps, base=base, increment=increment, equal=equal)
-        return cls(dataset, class_order(dataset, order), sizes)
+        return cls(dataset, tuple(class_order(dataset, order)), tuple(sizes))
 
     @classmethod
     def of_names(cls, dataset: Dataset, tasks: Sequence[Sequence[str]]) -> "Scenario":
         """Make a scenario from the class names of each task."""
         order = _ids([name for names in tasks for name in names], dataset.classes)
-        return cls(dataset, order, [len(names) for names in tasks])
+        return cls(dataset, tuple(order), tuple(len(names) for names in tasks))
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of all classes in learning order: a label is an index into them."""
-        return tuple(name for task in self for name in task.classes)
+        return tuple(self.dataset.classes[i] for i in self.order)
+
+    @cached_property
+    def _tasks(self) -> tuple[Task, ...]:
+        rank = torch.tensor(self.order).argsort()
+        parts = (self.dataset.train, self.dataset.test)
+        ranked = [Split(part.images, rank[part.labels]) for part in parts]
+        tasks = []
+        for number, end in enumerate(accumulate(self.sizes)):
+            first = end - self.sizes[number]
+            train, test = (x.take((first <= x.labels) & (x.labels < end)) for x in ranked)
+            tasks.append(Task(number, self.classes[first:end], first, train, test))
+        return tuple(tasks)
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.sizes)
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -104,9 +104,6 @@ class Scenario(Sequence[Task]):
     def __getitem__(self, index: slice) -> Sequence[Task]: ...
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         return self._tasks[index]
-
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self._tasks)
 
     def __repr__(self) -> str:
         return f"Scenario({self.dataset.name!r}, tasks of {list(self.sizes)} classes)"
@@ -136,14 +133,14 @@ def task_sizes(
         raise ValueError(f"A base of {base} classes is not possible with {classes} classes.")
     rest = classes - base
     after = f"classes after the base of {base}"
-    if steps is None:
-        assert increment is not None
-        steps = rest // increment if increment > 0 and rest % increment == 0 else -1
-        if steps < 0:
+    if increment is not None:
+        if increment < 1 or rest % increment:
             raise ValueError(
                 f"{rest} {after} can't be learned {increment} at a time; "
                 f"possible are {_nearest(rest, increment)} at a time, or another base."
             )
+        return [base] + [increment] * (rest // increment)
+    assert steps is not None
     if steps == rest == 0:
         return [base]
     return [base] + [_divide(rest, steps, after, "steps")] * steps
@@ -236,11 +233,3 @@ def _nearest(total: int, wanted: int) -> str:
     below = [n for n in divisors if n < wanted][-1:]
     above = [n for n in divisors if n > wanted][:1]
     return " or ".join(map(str, below + above)) or "no"
-
-
-def _parts(split: Split, rank: torch.Tensor, sizes: Sequence[int]) -> list[Split]:
-    """The images of each task, in the data set's order, with ranks for labels."""
-    labels = rank[split.labels]
-    task = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[labels]
-    ranked = Split(split.images, labels)
-    return [ranked.take(torch.nonzero(task == number).flatten()) for number in range(len(sizes))]

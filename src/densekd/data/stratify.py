@@ -19,7 +19,7 @@ def stratified_split(
 ) -> tuple[Split, Split]:
     """Divide a split class by class into the rest and the held-out images; see `held_out`."""
     chosen = held_out(split.labels.tolist(), fraction, seed, most)
-    return split.take(torch.nonzero(~chosen).flatten()), split.take(torch.nonzero(chosen).flatten())
+    return split.take(~chosen), split.take(chosen)
 
 
 def first_of_each(split: Split, count: int) -> Split:
@@ -28,7 +28,7 @@ def first_of_each(split: Split, count: int) -> Split:
     for label in split.labels.unique():
         own = split.labels == label
         ranks[own] = torch.arange(int(own.sum()))
-    return split.take(torch.nonzero(ranks < count).flatten())
+    return split.take(ranks < count)
 
 
 def oversample_rare(split: Split) -> Split:
