@@ -151,8 +151,7 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
     if kind == "folder":
         found = folder.find_images(path)
     else:
-        classes = imagenet.imagenet_classes(kind, path, classes_file)
-        found = imagenet.find_imagenet(path, classes)
+        found = imagenet.find_imagenet(path, classes_file, subset=kind == "imagenet100")
     with output.show_progress(f"Reading {output.safe(path)}", "images") as on_progress:
         report = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})

@@ -64,7 +64,13 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     # second time.
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
-    return _to_rgb(image)
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _to_8_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
 
 
 def width_and_height(file: Path) -> tuple[int, int]:
@@ -75,18 +81,6 @@ def width_and_height(file: Path) -> tuple[int, int]:
     """
     with _reading(file) as image:
         return image.size
-
-
-def why_unreadable(file: Path, *, header_only: bool = False) -> str | None:
-    """Return why a file can't be read, or None; ``header_only`` doesn't decode the pixels."""
-    try:
-        if header_only:
-            width_and_height(file)
-        else:
-            open_rgb(file)
-    except UnreadableImage as error:
-        return str(error)
-    return None
 
 
 @functools.cache
@@ -159,25 +153,35 @@ def decode_all(
     """
     pixels = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
 
-    def decode(i: int) -> str | None:
-        try:
-            pixels[i] = centre_crop(open_rgb(files[i], size), size)
-        except UnreadableImage as error:
-            return str(error)
-        return None
+    def decode(i: int) -> None:
+        pixels[i] = centre_crop(open_rgb(files[i], size), size)
 
-    kept: list[int] = []
-    unreadable: list[tuple[Path, str]] = []
-    for i, reason in enumerate(in_threads(decode, range(len(files)), on_progress)):
-        if reason is None:
-            kept.append(i)
-        else:
-            unreadable.append((files[i], reason))
+    kept, unreadable = try_all(files, decode, on_progress)
     # Move rows up in place, since a copy would need twice the memory.
     for row, i in enumerate(kept):
         if row < i:
             pixels[row] = pixels[i]
     return pixels[: len(kept)], kept, unreadable
+
+
+def try_all(
+    files: Sequence[Path], read: Callable[[int], object], on_progress: OnProgress | None = None
+) -> tuple[list[int], list[tuple[Path, str]]]:
+    """Read each file, given by its index, in threads.
+
+    Returns the indices of readable files, and path and reason of the others.
+    """
+
+    def why_unreadable(i: int) -> str | None:
+        try:
+            read(i)
+        except UnreadableImage as error:
+            return str(error)
+        return None
+
+    reasons = list(in_threads(why_unreadable, range(len(files)), on_progress))
+    kept = [i for i, reason in enumerate(reasons) if reason is None]
+    return kept, [(files[i], reason) for i, reason in enumerate(reasons) if reason is not None]
 
 
 def in_threads(
@@ -257,16 +261,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _to_8_bits(image).convert("RGB")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:

@@ -4,7 +4,6 @@ Hidden files are ignored. Everything else that is left out is reported with a re
 folders are entered, so links can't lead in circles.
 """
 
-import functools
 import logging
 import os
 import unicodedata
@@ -25,7 +24,7 @@ from densekd.data.dataset import (
     PixelImages,
     Split,
 )
-from densekd.data.decode import decode_all, image_endings, in_threads, why_unreadable
+from densekd.data.decode import decode_all, image_endings, open_rgb, try_all, width_and_height
 from densekd.data.stratify import held_out
 
 ClassFiles = dict[str, list[Path]]
@@ -167,15 +166,13 @@ def list_folder(path: Path) -> FolderListing:
 
 def check_images(found: FoundImages, on_progress: OnProgress | None = None) -> FolderReport:
     """Decode every image that was found, and report those that can't be read."""
-    report = FolderReport({part: dict.fromkeys(own, 0) for part, own in found.parts.items()}, [])
     items = found.items()
-    reasons = in_threads(why_unreadable, [item.file for item in items], on_progress)
-    for item, reason in zip(items, reasons, strict=True):
-        if reason is None:
-            report.images[item.part][item.label] += 1
-        else:
-            report.unreadable.append((item.file, reason))
-    return report
+    files = [item.file for item in items]
+    read, unreadable = try_all(files, lambda i: open_rgb(files[i]), on_progress)
+    counts = {part: dict.fromkeys(own, 0) for part, own in found.parts.items()}
+    for i in read:
+        counts[items[i].part][items[i].label] += 1
+    return FolderReport(counts, unreadable)
 
 
 def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
@@ -220,10 +217,9 @@ def read_images(
         *numbers,
     )
     if check:
-        why = functools.partial(why_unreadable, header_only=True)
-        reasons = dict(zip(files, in_threads(why, files, on_progress), strict=True))
-        warn_left_out((file, reason) for file, reason in reasons.items() if reason is not None)
-        items = [item for item in items if reasons[item.file] is None]
+        kept, unreadable = try_all(files, lambda i: width_and_height(files[i]), on_progress)
+        warn_left_out(unreadable)
+        items = [items[i] for i in kept]
     return FileImages(tuple(item.file for item in items), size), items
 
 
@@ -286,7 +282,7 @@ def _list_classes(path: Path) -> FolderListing:
     top = list_folder(path)
     if top.folders:
         return top
-    if any(_is_image(file) for file in top.files):
+    if any(_why_no_image(file) is None for file in top.files):
         raise ValueError(
             f"{path} has images directly in it; move each into a sub-folder named after its class."
         )
@@ -302,20 +298,18 @@ def _find_in_class(folder: Path) -> tuple[list[Path], list[LeftOut]]:
         inside = _list(folder)
     except OSError as error:
         return [], [(folder, f"the class folder can't be read: {error.strerror}")]
-    images = [file for file in inside.files if _is_image(file)]
+    images = [file for file in inside.files if _why_no_image(file) is None]
     left_out = list(inside.others)
     left_out += [(nested, "a folder in a class folder") for nested in inside.folders.values()]
-    left_out += [(file, _why_no_image(file)) for file in inside.files if not _is_image(file)]
+    left_out += [(file, reason) for file in inside.files if (reason := _why_no_image(file))]
     if not images:
         left_out.append((folder, "a class folder without images"))
     return images, left_out
 
 
-def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in image_endings()
-
-
-def _why_no_image(file: Path) -> str:
+def _why_no_image(file: Path) -> str | None:
+    if file.suffix.lower() in image_endings():
+        return None
     if file.suffix.lower() in (".heic", ".heif"):
         return "HEIC is not supported; convert it to JPEG or PNG, as phones do when sharing a photo"
     return f"{file.suffix!r} is not the ending of a supported image file"

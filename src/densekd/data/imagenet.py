@@ -24,39 +24,29 @@ logger = logging.getLogger(__name__)
 def load_imagenet(
     path: str | Path,
     *,
+    subset: bool = False,
     image_size: int = 224,
-    classes: Sequence[str] | None = None,
     classes_file: Path | None = None,
     memory_bytes: int = 1 << 30,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
     """Load ``path/train/ID`` and ``path/val/ID`` for each WordNet id; options as in `load_folder`.
 
-    Files are opened only if all images fit into memory. ``classes``, or a text file that lists
-    them, selects ids; all are loaded if neither is given.
+    Files are opened only if all images fit into memory. See `find_imagenet` for the classes.
     """
     path = Path(path).expanduser()
-    if classes is None:
-        classes = imagenet_classes("imagenet", path, classes_file)
-    found = find_imagenet(path, classes)
+    found = find_imagenet(path, classes_file, subset=subset)
     images, items = read_images(found, image_size, memory_bytes, on_progress, check=False)
     return folder_dataset("imagenet", path, images, items)
 
 
-def load_imagenet100(
-    path: str | Path,
-    *,
-    image_size: int = 224,
-    classes_file: Path | None = None,
-    on_progress: OnProgress | None = None,
-) -> Dataset:
-    """Load the 100 classes of `imagenet100_classes`, or those of a file; see `load_imagenet`."""
-    classes = imagenet_classes("imagenet100", Path(path).expanduser(), classes_file)
-    return load_imagenet(path, image_size=image_size, classes=classes, on_progress=on_progress)
+def find_imagenet(
+    path: Path, classes_file: Path | None = None, *, subset: bool = False
+) -> FoundImages:
+    """Find the files of the classes that a text file lists, else of all or a ``subset`` of 100.
 
-
-def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> FoundImages:
-    """Find the files of all classes, or of those given; raise if one has no training images."""
+    Raises if one of them has no training images.
+    """
     top = list_folder(path)
     for part in (TRAIN, "val"):
         if part not in top.folders:
@@ -64,6 +54,11 @@ def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> FoundImag
                 f"{path} has no folder {part!r}: ImageNet is expected as train/<WordNet id>/ and "
                 "val/<WordNet id>/."
             )
+    classes = None
+    if classes_file is not None:
+        classes = read_names(classes_file)
+    elif subset:
+        classes = imagenet100_classes(class_names(path / TRAIN))
     found = find_divided(top, "val", classes)
     missing = [name for name in classes or () if not found.parts[TRAIN].get(name)]
     if classes is not None and missing:
@@ -72,13 +67,6 @@ def find_imagenet(path: Path, classes: Sequence[str] | None = None) -> FoundImag
             f"{len(missing)} of the {len(classes)} classes asked for."
         )
     return found
-
-
-def imagenet_classes(kind: str, path: Path, classes_file: Path | None) -> list[str] | None:
-    """Return the classes of ``imagenet`` or ``imagenet100`` to load; None stands for all."""
-    if classes_file is not None:
-        return read_names(classes_file)
-    return imagenet100_classes(class_names(path / TRAIN)) if kind == "imagenet100" else None
 
 
 def imagenet100_classes(wnids: Sequence[str]) -> list[str]:

@@ -1,10 +1,11 @@
 """The registry of data sources: a name such as ``folder:PATH`` becomes a data set here.
 
-To add a source, write a module with a loader and add a line to `SOURCES`.
+To add a source, write a module with a loader and add a line to `_SOURCES`.
 """
 
 import dataclasses
 import difflib
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from densekd.data.dataset import Dataset, OnProgress
 from densekd.data.digits_npz import load_digits, load_npz
 from densekd.data.folder import load_folder
 from densekd.data.hub import load_hub
-from densekd.data.imagenet import load_imagenet, load_imagenet100
+from densekd.data.imagenet import load_imagenet
 
 
 @dataclass(frozen=True)
@@ -27,35 +28,20 @@ class DataSource:
 
     usage: str  # how users write it; the part after a colon is the loader's first argument
     summary: str
-    load: Callable[..., Dataset]
-    options: tuple[str, ...] = ()  # the loader's keywords: of `SourceOptions`, and on_progress
+    load: Callable[..., Dataset]  # its keywords say which of `SourceOptions` it takes
 
 
-_CIFAR = ("data_dir", "download", "on_progress")
-_IMAGENET = ("image_size", "classes_file", "on_progress")
-_HUB = ("image_size", "seed", "image_column", "label_column", "on_progress")
-
-SOURCES = {
-    "digits": DataSource("digits", "1,797 digits, 8x8, 10 classes", load_digits),
-    "cifar10": DataSource(
-        "cifar10", "60,000 photos, 32x32, 10 classes", partial(load_cifar, "cifar10"), _CIFAR
-    ),
-    "cifar100": DataSource(
-        "cifar100", "60,000 photos, 32x32, 100 classes", partial(load_cifar, "cifar100"), _CIFAR
-    ),
-    "folder": DataSource(
-        "folder:PATH",
-        "your images, a sub-folder per class",
-        load_folder,
-        ("image_size", "seed", "on_progress"),
-    ),
-    "imagenet": DataSource("imagenet:PATH", "ImageNet, train/ and val/", load_imagenet, _IMAGENET),
-    "imagenet100": DataSource(
-        "imagenet100:PATH", "100 classes of ImageNet", load_imagenet100, _IMAGENET
-    ),
-    "npz": DataSource("npz:FILE", "arrays in a NumPy file", load_npz),
-    "hub": DataSource("hub:NAME", "from the Hugging Face hub", load_hub, _HUB),
-}
+_SOURCES = (
+    DataSource("digits", "1,797 digits, 8x8, 10 classes", load_digits),
+    DataSource("cifar10", "60,000 photos, 32x32, 10 classes", partial(load_cifar, "cifar10")),
+    DataSource("cifar100", "60,000 photos, 32x32, 100 classes", partial(load_cifar, "cifar100")),
+    DataSource("folder:PATH", "your images, a sub-folder per class", load_folder),
+    DataSource("imagenet:PATH", "ImageNet, train/ and val/", load_imagenet),
+    DataSource("imagenet100:PATH", "100 classes of ImageNet", partial(load_imagenet, subset=True)),
+    DataSource("npz:FILE", "arrays in a NumPy file", load_npz),
+    DataSource("hub:NAME", "from the Hugging Face hub", load_hub),
+)
+SOURCES = {source.usage.partition(":")[0]: source for source in _SOURCES}
 
 
 @dataclass(frozen=True)
@@ -86,11 +72,12 @@ def load(
     kind, argument = parse(name)
     source = SOURCES[kind]
     options = options or SourceOptions()
+    taken = inspect.signature(source.load).parameters
     for option in ("image_size", "classes_file", "image_column", "label_column"):
-        if getattr(options, option) is not None and option not in source.options:
+        if getattr(options, option) is not None and option not in taken:
             raise ValueError(f"{option} has no meaning for {kind}; leave it out.")
     values = {**vars(options), "data_dir": data_dir(options.data_dir), "on_progress": on_progress}
-    keywords = {key: values[key] for key in source.options if values[key] is not None}
+    keywords = {key: values[key] for key in values.keys() & taken if values[key] is not None}
     dataset = source.load(argument, **keywords) if argument else source.load(**keywords)
     return dataclasses.replace(dataset, name=name)
 

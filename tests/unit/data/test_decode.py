@@ -24,7 +24,7 @@ from densekd.data.decode import (
     decode_all,
     open_rgb,
     random_resized_crop,
-    why_unreadable,
+    try_all,
     width_and_height,
 )
 
@@ -205,7 +205,9 @@ def test_an_unreadable_file_has_a_reason_and_no_warning(
         with pytest.raises(UnreadableImage, match=reason):
             open_rgb(file if as_file else content)
     assert leaked == []
-    assert reason in (why_unreadable(file) or "")
+    kept, ((path, told),) = try_all([file], lambda _: open_rgb(file))
+    assert (kept, path) == ([], file)
+    assert reason in told
 
 
 def test_the_header_finds_every_fault_but_damaged_pixels(tmp_path: Path) -> None:
@@ -217,8 +219,10 @@ def test_the_header_finds_every_fault_but_damaged_pixels(tmp_path: Path) -> None
     names["cut"] = names["whole"][:2000]
     for name, content in names.items():
         (tmp_path / name).write_bytes(content)
-    bad = {name for name in names if why_unreadable(tmp_path / name, header_only=True)}
-    assert bad == {"bomb", "text"}
+    files = [tmp_path / name for name in names]
+    kept, unreadable = try_all(files, lambda i: width_and_height(files[i]))
+    assert [files[i].name for i in kept] == ["whole", "cut"]
+    assert [file.name for file, _ in unreadable] == ["bomb", "text"]
 
 
 def test_missing_files_and_folders_have_a_reason(tmp_path: Path) -> None:

@@ -49,13 +49,16 @@ def test_files_left_out_for_one_reason_are_one_warning(
 
 
 def test_imagenet_is_restricted_to_classes(imagenet: Path) -> None:
-    data = load_imagenet(imagenet, image_size=8, classes=["n03", "n01"])
+    classes = imagenet.parent / "classes.txt"
+    classes.write_text("n03\nn01\n")
+    data = load_imagenet(imagenet, image_size=8, classes_file=classes)
     assert data.classes == ("n01", "n03")
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert data.test.labels.tolist() == [0, 0, 1, 1]
     (imagenet / "train" / "n07").mkdir()
+    classes.write_text("n08\nn01\nn07\n")
     with pytest.raises(ValueError, match=r"no images of the class 'n08'.*lacks 2 of the 3 classes"):
-        load_imagenet(imagenet, classes=["n08", "n01", "n07"])
+        load_imagenet(imagenet, classes_file=classes)
 
 
 def test_imagenet_without_class_folders_in_val_says_so(imagenet: Path) -> None:
