@@ -29,8 +29,7 @@ class OfficialFiles:
     url: str
     archive_md5: str
     md5: Mapping[str, str]  # of the training files, the test file and the class names, in order
-    labels: str  # the key of the labels
-    names: str  # the key of the class names
+    prefix: str  # of the keys of labels and class names
     mean: Channels
     std: Channels
 
@@ -51,8 +50,7 @@ OFFICIAL: dict[CifarName, OfficialFiles] = {
             "test_batch": "40351d587109b95175f43aff81a1287e",
             "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
         },
-        labels="labels",
-        names="label_names",
+        prefix="",
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
     ),
@@ -67,8 +65,7 @@ OFFICIAL: dict[CifarName, OfficialFiles] = {
             "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
             "meta": "7973b15100ade9c7d40fb424638fde48",
         },
-        labels="fine_labels",
-        names="fine_label_names",
+        prefix="fine_",
         mean=(0.5071, 0.4866, 0.4409),
         # The mean over images of each one's deviation, as in the protocol's original code. Over all
         # pixels together it would be .2673 .2564 .2762.
@@ -106,15 +103,10 @@ def load_cifar(
     for path, content in _read(official, place):
         _check(official, path, hashlib.md5(content).hexdigest(), official.md5[path.name])
         contents[path.name] = _unpickle(path, content)
-    *train, test, meta = (contents[file] for file in official.md5)
-    return Dataset(
-        name,
-        tuple(meta[official.names]),
-        _split(train, official.labels),
-        _split([test], official.labels),
-        official.mean,
-        official.std,
-    )
+    *batches, meta = (contents[file] for file in official.md5)
+    classes, labels = tuple(meta[f"{official.prefix}label_names"]), f"{official.prefix}labels"
+    train, test = (_split(part, labels) for part in (batches[:-1], batches[-1:]))
+    return Dataset(name, classes, train, test, official.mean, official.std)
 
 
 def find_cifar(name: CifarName, data_dir: Path) -> Path | None:
@@ -149,15 +141,13 @@ def download_cifar(
     official = _official(name)
     way_out = _way_out(official, data_dir)
     pooch.get_logger().setLevel("WARNING")  # it prints messages otherwise
-    # pooch's default chunks of 1 kB are slower than the network.
-    fetch = pooch.HTTPDownloader(progressbar=_PoochBar(on_progress), chunk_size=1 << 18)
     try:
         pooch.retrieve(
             official.url,
             known_hash=f"md5:{official.archive_md5}",
             fname=official.archive,
             path=data_dir,
-            downloader=fetch,
+            downloader=lambda url, file, _: _fetch(url, Path(file), on_progress),
         )
     except requests.RequestException as error:
         status = "no answer" if error.response is None else f"status {error.response.status_code}"
@@ -172,26 +162,16 @@ def download_cifar(
     return data_dir / official.archive
 
 
-class _PoochBar:
-    """Passes pooch's progress on to a function; false if there is none."""
+def _fetch(url: str, file: Path, on_progress: OnProgress | None) -> None:
+    import requests
 
-    def __init__(self, on_progress: OnProgress | None) -> None:
-        self.on_progress = on_progress
-        self.total = 0
-        self.done = 0
-
-    def __bool__(self) -> bool:
-        return self.on_progress is not None
-
-    def update(self, count: int) -> None:
-        self.done = min(self.done + count, self.total)
-        if self.on_progress is not None:
-            self.on_progress(self.done, self.total)
-
-    def reset(self) -> None:
-        self.done = 0
-
-    def close(self) -> None: ...
+    with requests.get(url, stream=True, timeout=30) as answer, file.open("wb") as target:
+        answer.raise_for_status()
+        total = int(answer.headers.get("content-length", 0))
+        for chunk in answer.iter_content(1 << 18):
+            target.write(chunk)
+            if on_progress is not None:
+                on_progress(min(target.tell(), total), total)
 
 
 # The names in the official pickles. NumPy has moved the first and warns at its old place.
@@ -222,10 +202,7 @@ def _unpickle(path: Path, content: bytes) -> dict[str, Any]:
 def _split(batches: list[dict[str, Any]], labels: str) -> Split:
     rows = np.concatenate([batch["data"] for batch in batches])  # red, green and blue planes
     targets = [label for batch in batches for label in batch[labels]]
-    return Split(
-        PixelImages(torch.from_numpy(rows.reshape(-1, 3, 32, 32))),
-        torch.tensor(targets, dtype=torch.int64),
-    )
+    return Split(PixelImages(torch.from_numpy(rows.reshape(-1, 3, 32, 32))), torch.tensor(targets))
 
 
 def _read(official: OfficialFiles, place: Path) -> Iterator[tuple[Path, bytes]]:
