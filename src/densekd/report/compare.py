@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.files import write_atomically
-from densekd.report.charts import Chart
-from densekd.report.draw import draw_figures
+from densekd.report.charts import Chart, Series, draw_figures
 from densekd.report.figures import curve
 from densekd.report.labels import run_labels
 from densekd.report.runs import AVERAGE, RunRecord, find_runs
@@ -29,7 +28,7 @@ def plot_runs(runs: Sequence[tuple[str, RunRecord]], file: Path) -> None:
     titles = {"accuracy": "All classes seen", "old_accuracy": "Classes of earlier tasks"}
     charts = []
     for measure, title in titles.items():
-        series = tuple(curve(label, [run], measure) for label, run in runs)
+        series = tuple(Series(label, tuple(curve([run], measure))) for label, run in runs)
         charts.append(Chart("", title, "", "classes seen", "accuracy on test images, %", series))
     places = {label: place for place, (label, _) in enumerate(runs)}
     ending = file.suffix.removeprefix(".") or "png"

@@ -1,11 +1,9 @@
 """The loss terms of runs over time, for the report."""
 
-from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from densekd.report.groups import Group
-from densekd.runs.epochs import read_epochs
 
 _PREFIX = "loss/"
 Curve = list[tuple[int, float]]
@@ -17,15 +15,17 @@ def read_losses(folder: Path) -> dict[str, Curve]:
     What ``epochs.jsonl`` lacks, because an earlier version trained it, comes from TensorBoard
     events, if TensorBoard is installed.
     """
+    # Imported here because it imports PyTorch, which `compare` doesn't need.
+    from densekd.runs.epochs import read_epochs
+
     epochs = [entry for entry in read_epochs(folder) if "step" in entry]
     found: dict[str, dict[int, float]] = {}
     if not epochs or epochs[0]["step"] > 1:
         found = _read_tensorboard(folder / "tensorboard" / "epochs")
     for entry in epochs:
         for slot, loss in entry["losses"].items():
-            if loss is None:  # not a finite number
-                continue
-            found.setdefault(slot, {})[entry["step"]] = loss
+            if loss is not None:  # a finite number
+                found.setdefault(slot, {})[entry["step"]] = loss
     return {slot: sorted(curve.items()) for slot, curve in found.items()}
 
 
@@ -36,7 +36,10 @@ def mean_losses(group: Group) -> dict[str, Curve]:
         for slot, curve in read_losses(run.folder).items():
             for epoch, loss in curve:
                 found.setdefault(slot, {}).setdefault(epoch, []).append(loss)
-    return {slot: _means(epochs) for slot, epochs in found.items()}
+    return {
+        slot: [(epoch, sum(each) / len(each)) for epoch, each in sorted(epochs.items())]
+        for slot, epochs in found.items()
+    }
 
 
 def _read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
@@ -55,7 +58,3 @@ def _read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
         for tag in events.Tags()["scalars"]
         if tag.startswith(_PREFIX)
     }
-
-
-def _means(epochs: Mapping[int, Sequence[float]]) -> Curve:
-    return [(epoch, sum(each) / len(each)) for epoch, each in sorted(epochs.items())]

@@ -1,7 +1,8 @@
 """Tables of a sweep's results, laid out as its experiment file says, beside the paper's numbers."""
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,16 +11,18 @@ from densekd.config.settings_tree import INERT_KEYS
 from densekd.report.groups import Group
 from densekd.report.labels import shortened_schedule
 from densekd.report.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
-from densekd.report.statistics import Summary
-from densekd.report.tables import Cell, CellKind, Column, Row, Table
-from densekd.sweeps.experiment_file import Experiment, Target, flat, read_experiment
+from densekd.report.statistics import Summary, gaps
+from densekd.report.tables import CellKind, Column, FilledColumn, Table
+from densekd.sweeps.experiment_file import Experiment, flat, read_experiment
 
 GridPoint = Mapping[str, Any]
 _Item = TypeVar("_Item")
 # Settings that a mean is taken over, unless a table has a row or a column for each value.
 _REPLICATE = ("seed", "scenario.order", "order")
+_SCALES = {"seconds": 1.0, "variance": 1e4}  # of the paper's numbers; others are in percent
 _KINDS: dict[str, CellKind] = {"seconds": "seconds", "variance": "variance"}
-_TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time", "forgetting": "forgetting"}
+_TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time"}
+_READING = "Percent of test images; ± is the sample standard deviation over runs."
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,7 @@ class SweepResults:
     @property
     def rehearsal(self) -> str:
         """A sentence on how the runs differ from the planned ones; empty if they don't."""
-        runs = [entry.run for entry in self.entries if entry.run is not None]
-        how = sorted({shortened_schedule(run.settings) for run in runs} - {""})
+        how = _shortened(entry.run for entry in self.entries if entry.run is not None)
         how += [f"{key} {value}" for key, value in self.changes.items()]
         if not how:
             return ""
@@ -64,8 +66,7 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     """The sweep in a folder, with its runs as far as they were found."""
     experiment = read_experiment(folder / "experiment.toml")
     record = read_json(folder / "runs.json")
-    known: dict[str, RunRecord | CompressionRun] = {run.folder.name: run for run in found.runs}
-    known |= {each.folder.name: each for each in found.compressions}
+    known = {run.folder.name: run for run in found.every}
     entries = tuple(
         SweepEntry(
             {str(key): value for key, value in each["point"].items()},
@@ -82,23 +83,19 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
 
 def experiment_tables(
     sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]
-) -> list[Table]:
+) -> tuple[Table, ...]:
     """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
 
-    Args:
-        sweep: the runs.
-        methods: the label of each run's method, by which the page filters rows.
+    ``methods`` has the label of each run's method, by which the page filters rows.
     """
-    experiment = sweep.experiment
-    placed = (experiment.rows, experiment.columns, *_REPLICATE)
+    placed = (sweep.experiment.rows, sweep.experiment.columns, *_REPLICATE)
     # Taken from the points, because a sweep may have more axes than its file.
     places = [_without(entry.point, placed) for entry in sweep.entries]
     tables = []
     for place in _distinct(places):
         entries = [e for e, other in zip(sweep.entries, places, strict=True) if other == place]
-        layout = _Layout(experiment, place, entries, methods)
-        tables.append(layout.table(sweep.rehearsal))
-    return tables
+        tables.append(_Layout(sweep.experiment, place, entries).table(sweep.rehearsal, methods))
+    return tuple(tables)
 
 
 def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[Group, float]:
@@ -116,8 +113,8 @@ def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[
         for target in sorted(targets, key=lambda target: len(target.where)):
             for group in groups:
                 known = [points[run] for run in group.all_runs if run in points]
-                planned = [_planned(sweep.experiment, p) and _has(p, target.where) for p in known]
-                if known and all(planned):
+                has = all(target.where.items() <= point.items() for point in known)
+                if known and has and all(_planned(sweep.experiment, point) for point in known):
                     found[group] = target.value / 100
     return found
 
@@ -129,129 +126,101 @@ class _Layout:
     experiment: Experiment
     place: GridPoint
     entries: Sequence[SweepEntry]
-    methods: Mapping[RunRecord | CompressionRun, str]
 
-    def table(self, rehearsal: str) -> Table:
+    def table(self, rehearsal: str, methods: Mapping[RunRecord | CompressionRun, str]) -> Table:
         experiment = self.experiment
-        columns = _values(self.entries, experiment.columns)
-        measures, summary = self._measures(), self._summarised()
-        heads = [Column(experiment.rows, _last(experiment.rows))]
-        heads += [head for value in columns for m in measures for head in self._heads(value, m)]
-        heads += _SUMMARY_HEADS if summary else []
-        heads.append(Column("schedule", "schedule"))
-        rows = []
-        for row in _values(self.entries, experiment.rows):
-            cells = [c for value in columns for m in measures for c in self._cells(row, value, m)]
-            cells += self._summary(row, columns) if summary else []
-            rows.append(self._row(row, cells))
+        rows = self._values(experiment.rows)
+        runs = [self._runs({experiment.rows: row}) for row in rows]
+        columns: list[FilledColumn] = [
+            (Column(experiment.rows, _last(experiment.rows)), [str(row) for row in rows]),
+            *self._results(rows),
+            *self._summary(rows),
+            (Column("schedule", "schedule"), [", ".join(_shortened(each)) for each in runs]),
+        ]
         suffix = "".join(f"-{_last(key)}-{value}" for key, value in self.place.items())
         where = ", ".join(_named(key, value) for key, value in self.place.items())
         title = experiment.title + (f" ({where})" if where else "")
-        note = " ".join(part for part in (_READING, rehearsal) if part)
         # It becomes a file name, and a value may be a path.
         name = re.sub(r"[^\w.+-]+", "-", experiment.name + suffix)
-        return Table(name, title, note, tuple(heads), tuple(rows)).without_empty_columns()
+        labels = [dict.fromkeys(methods[run] for run in each if run in methods) for each in runs]
+        return Table.of(name, title, f"{_READING} {rehearsal}".strip(), columns, map(tuple, labels))
 
-    def _measures(self) -> list[str]:
-        """What each column shows: the experiment's measure, and others that the paper reports."""
-        told = [t.measure for t in self.experiment.targets if self.experiment.columns in t.where]
-        return list(dict.fromkeys([self.experiment.measure, *told]))
+    def _results(self, rows: Sequence[Any]) -> Iterator[FilledColumn]:
+        """Ours, the paper's and the gap, by column and by what the paper measures there."""
+        experiment, axis = self.experiment, self.experiment.columns
+        told = [target.measure for target in experiment.targets if axis in target.where]
+        measures = dict.fromkeys([experiment.measure, *told])
+        for value, measure in itertools.product(self._values(axis), measures):
+            ours = [self._ours(row, value, measure) for row in rows]
+            paper = [self._paper({experiment.rows: row, axis: value}, measure) for row in rows]
+            key, group = f"{_last(axis)}_{value}_{measure}", _named(axis, value)
+            word = _TITLES.get(measure, measure.replace("_", " "))
+            kind = _KINDS.get(measure, "percent")
+            yield Column(key, word or "ours", kind, group), ours
+            yield Column(f"{key}_paper", f"{word} paper".strip(), kind, group), paper
+            # Times have no gap, because the paper's machine was another.
+            if kind != "seconds":
+                gap = Column(f"{key}_gap", f"{word} gap".strip(), "points", group)
+                yield gap, gaps(ours, paper)
 
-    def _heads(self, value: Any, measure: str) -> list[Column]:
-        group, kind = _named(self.experiment.columns, value), _KINDS.get(measure, "percent")
-        key, word = f"{_last(self.experiment.columns)}_{value}_{measure}", _TITLES.get(measure)
-        word = measure.replace("_", " ") if word is None else word
-        heads = [
-            Column(key, word or "ours", kind, group),
-            Column(f"{key}_paper", f"{word} paper".strip(), kind, group),
-        ]
-        # Times have no gap, because the paper's machine was another.
-        gap = Column(f"{key}_gap", f"{word} gap".strip(), "points", group)
-        return heads if kind == "seconds" else [*heads, gap]
+    def _summary(self, rows: Sequence[Any]) -> Iterator[FilledColumn]:
+        """Mean and variance over columns that are class orders, or that the paper has these of."""
+        experiment, axis = self.experiment, self.experiment.columns
+        told = any(axis not in target.where for target in experiment.targets)
+        if not told and axis not in _REPLICATE:
+            return
+        over = []
+        for row in rows:
+            cells = [self._ours(row, value, experiment.measure) for value in self._values(axis)]
+            over.append(Summary.of(cell.mean for cell in cells if cell is not None))
+        ours = {
+            "mean": [each and each.mean for each in over],
+            "variance": [each and each.variance for each in over],
+        }
+        for name, measure in (("mean", experiment.measure), ("variance", "variance")):
+            paper = [self._paper({experiment.rows: row}, measure) for row in rows]
+            kind = _KINDS.get(name, "percent")
+            yield Column(name, "ours", kind, name), ours[name]
+            yield Column(f"{name}_paper", "paper", kind, name), paper
 
-    def _cells(self, row: Any, column: Any, measure: str) -> list[Cell]:
-        where = {self.experiment.rows: row, self.experiment.columns: column}
-        ours = self._ours(where, measure)
-        paper = self._paper(where, measure)
-        gap = None if ours is None or paper is None else ours.mean - paper
-        return [ours, paper] if measure == "seconds" else [ours, paper, gap]
-
-    def _ours(self, where: GridPoint, measure: str) -> Summary | None:
-        return Summary.of([run.measured(measure) for run in self._runs(where)])
+    def _values(self, key: str) -> list[Any]:
+        """The values of a key, in the order of the runs."""
+        return _distinct([entry.point[key] for entry in self.entries if key in entry.point])
 
     def _runs(self, where: GridPoint) -> list[RunRecord | CompressionRun]:
-        return [e.run for e in self.entries if e.run is not None and _has(e.point, where)]
+        own = [entry.run for entry in self.entries if where.items() <= entry.point.items()]
+        return [run for run in own if run is not None]
+
+    def _ours(self, row: Any, column: Any, measure: str) -> Summary | None:
+        where = {self.experiment.rows: row, self.experiment.columns: column}
+        return Summary.of(run.measured(measure) for run in self._runs(where))
 
     def _paper(self, where: GridPoint, measure: str) -> float | None:
         """The paper's number for these values, as a share or in seconds."""
-        point, column = {**self.place, **where}, self.experiment.columns
+        point, axis = {**self.place, **where}, self.experiment.columns
         if not _planned(self.experiment, point):
             return None
         for target in self.experiment.targets:
-            exact = (column in target.where) == (column in where)
-            if target.measure == measure and exact and _agrees(target.where, point):
-                return _share(target)
+            exact = (axis in target.where) == (axis in where)
+            agrees = all(point.get(key, value) == value for key, value in target.where.items())
+            if target.measure == measure and exact and agrees:
+                return target.value / _SCALES.get(measure, 100.0)
         return None
 
-    def _summarised(self) -> bool:
-        """Whether rows have a mean and a variance, such as over several class orders."""
-        whole = any(self.experiment.columns not in t.where for t in self.experiment.targets)
-        return whole or self.experiment.columns in _REPLICATE
 
-    def _summary(self, row: Any, columns: Sequence[Any]) -> list[Cell]:
-        """Mean and variance over the columns, ours and the paper's."""
-        where = {self.experiment.rows: row}
-        measure = self.experiment.measure
-        cells = [self._ours({**where, self.experiment.columns: c}, measure) for c in columns]
-        over = Summary.of([cell.mean for cell in cells if cell is not None])
-        ours = (None, None) if over is None else (over.mean, over.variance)
-        return [ours[0], self._paper(where, measure), ours[1], self._paper(where, "variance")]
-
-    def _row(self, value: Any, cells: list[Cell]) -> Row:
-        runs = self._runs({self.experiment.rows: value})
-        how = ", ".join(sorted({shortened_schedule(run.settings) for run in runs} - {""}))
-        methods = tuple(dict.fromkeys(self.methods[run] for run in runs if run in self.methods))
-        return Row((str(value), *cells, how), methods)
-
-
-_READING = "Percent of test images; ± is the sample standard deviation over runs."
-_SUMMARY_HEADS = [
-    Column("mean", "ours", "percent", "mean"),
-    Column("mean_paper", "paper", "percent", "mean"),
-    Column("variance", "ours", "variance", "variance"),
-    Column("variance_paper", "paper", "variance", "variance"),
-]
-
-
-def _share(target: Target) -> float:
-    scales = {"seconds": 1.0, "variance": 1e4}
-    return target.value / scales.get(target.measure, 100.0)
+def _shortened(runs: Iterable[RunRecord | CompressionRun]) -> list[str]:
+    return sorted({shortened_schedule(run.settings) for run in runs} - {""})
 
 
 def _planned(experiment: Experiment, point: GridPoint) -> bool:
     """Whether all values of a point, seeds and orders aside, are in the experiment's file."""
-    settings = flat(experiment.settings)
-    own = {**{key: (value,) for key, value in settings.items()}, **experiment.grid}
+    own = {key: (value,) for key, value in flat(experiment.settings).items()}
+    own |= experiment.grid
     return all(value in own.get(key, ()) for key, value in _without(point, _REPLICATE).items())
 
 
 def _without(point: GridPoint, keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in point.items() if key not in keys}
-
-
-def _has(point: GridPoint, where: GridPoint) -> bool:
-    """Whether a point has all of these values."""
-    return all(key in point and point[key] == value for key, value in where.items())
-
-
-def _agrees(where: GridPoint, point: GridPoint) -> bool:
-    """Whether a point contradicts none of these values; it may lack keys."""
-    return all(point.get(key, value) == value for key, value in where.items())
-
-
-def _values(entries: Sequence[SweepEntry], key: str) -> list[Any]:
-    """The values of a key, in the order of the runs."""
-    return _distinct([entry.point[key] for entry in entries if key in entry.point])
 
 
 def _distinct(several: Sequence[_Item]) -> list[_Item]:

@@ -1,18 +1,14 @@
 """The figures that there are data for."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from densekd.report.charts import Chart, ChartPoint, HeatMap, Series
-from densekd.report.groups import Group
-from densekd.report.labels import Protocol
-from densekd.report.overview import by_order, group_compressions, in_several_orders
+from densekd.report.events import mean_losses
+from densekd.report.groups import Group, by_order, group_compressions
 from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
-from densekd.report.statistics import Summary
-
-Losses = Mapping[Group, Mapping[str, Sequence[tuple[int, float]]]]
+from densekd.report.statistics import Summary, group_by
 
 _CURVES = {
     "accuracy": ("curves", "All classes seen"),
@@ -23,108 +19,91 @@ _CURVES = {
 _PERCENT = "% of test images"
 
 
-def charts(groups: Sequence[Group], losses: Losses) -> list[Chart]:
+def charts(groups: Sequence[Group]) -> Iterator[Chart]:
     """All line and bar charts of class-incremental runs."""
-    found: list[Chart] = []
-    for protocol, members in _by_protocol(groups):
-        found += _curves(protocol, members)
-        found += _old_new(protocol, members)
-        found += _orders(protocol, members)
-        found += _flatness(protocol, members)
-        found += _losses(protocol, members, losses)
-    return [*found, *_memory(groups)]
+    for own in group_by(groups, lambda group: group.protocol).values():
+        yield from _curves(own)
+        yield from _old_new(own)
+        yield from _orders(own)
+        yield from _flatness(own)
+        yield from _losses(own)
+    yield from _memory(groups)
 
 
-def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
+def heat_maps(groups: Sequence[Group]) -> Iterator[HeatMap]:
     """The accuracy matrix of each group, as the mean over its runs."""
-    maps = []
     for group in groups:
         matrices = [[step["task_accuracies"] for step in run.steps] for run in group.shown]
         rows = [tuple(map(_mean, zip(*row, strict=True))) for row in zip(*matrices, strict=False)]
         if len(rows) > 1:
             label, done = group.protocol.label, bool(group.runs)
-            maps.append(HeatMap(group.method, label, tuple(rows), len(matrices), done))
-    return maps
+            yield HeatMap(group.method, label, tuple(rows), len(matrices), done)
 
 
-def compression_charts(compressions: Sequence[CompressionRun]) -> list[Chart]:
+def compression_charts(compressions: Sequence[CompressionRun]) -> Iterator[Chart]:
     """The students' losses by epoch."""
     found: dict[str, list[Series]] = {}
-    for (protocol, method), members in sorted(group_compressions(compressions).items()):
-        rows = [[(e["epoch"], e["loss"]) for e in each.result["epochs"]] for each in members]
-        points = [
-            _point(column[0][0], [loss for _, loss in column], 1)
-            for column in zip(*rows, strict=False)
-            if all(loss is not None for _, loss in column)
-        ]
+    for (protocol, method), runs in group_compressions(compressions):
+        points = []
+        for epochs in zip(*(run.result["epochs"] for run in runs), strict=False):
+            losses = [epoch["loss"] for epoch in epochs]
+            if None not in losses:
+                points.append(_point(epochs[0]["epoch"], losses))
         if points:
             found.setdefault(protocol, []).append(Series(method, tuple(points)))
-    title = "The student's loss"
-    return [
-        Chart("compression", title, protocol, "epoch", "loss", tuple(series))
-        for protocol, series in found.items()
-    ]
+    for protocol, series in found.items():
+        title = "The student's loss"
+        yield Chart("compression", title, protocol, "epoch", "loss", tuple(series))
 
 
-def _curves(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
+def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
     for measure, (section, classes) in _CURVES.items():
-        series = [s for group in groups if (s := curve(group.method, group.shown, measure)).points]
-        title, label = f"{classes}, after each task", protocol.label
-        if any(len(each.points) > 1 for each in series):
-            yield Chart(section, title, label, "classes seen", _PERCENT, tuple(series))
+        lines = {group: curve(group.shown, measure) for group in groups}
+        if any(len(points) > 1 for points in lines.values()):
+            yield from _chart(section, f"{classes}, after each task", lines, "classes seen")
 
 
-def curve(label: str, runs: Sequence[RunRecord], measure: str) -> Series:
-    """A measure of each step, as the mean over runs."""
+def curve(runs: Sequence[RunRecord], measure: str) -> list[ChartPoint]:
+    """A measure after each task, as the mean over runs."""
     points = []
     for steps in zip(*(run.steps for run in runs), strict=False):
         values = [step[measure] for step in steps if step.get(measure) is not None]
         if values:
             points.append(_point(steps[0]["classes_seen"], values, 100))
-    return Series(label, tuple(points), all(run.result is not None for run in runs))
+    return points
 
 
-def _old_new(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
-    series = []
+def _old_new(groups: Sequence[Group]) -> Iterator[Chart]:
+    bars = {}
     for group in groups:
-        ends = [group.summary(name) for name in ("old_accuracy", "new_accuracy")]
-        bars = [_bar(i, end) for i, end in enumerate(ends) if end is not None]
-        if bars:
-            series.append(Series(group.method, tuple(bars)))
-    if series:
-        categories = ("earlier tasks", "last task")
-        title, label = "Old and new classes after the last task", protocol.label
-        yield Chart("stability", title, label, "", _PERCENT, tuple(series), categories)
+        ends = group.summary("old_accuracy"), group.summary("new_accuracy")
+        bars[group] = [_bar(i, end) for i, end in enumerate(ends) if end is not None]
+    title, categories = "Old and new classes after the last task", ("earlier tasks", "last task")
+    yield from _chart("stability", title, bars, categories=categories)
 
 
-def _orders(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
-    robust = in_several_orders(groups)
-    for orders in list(robust.values())[:1]:  # the same for all methods of a protocol
-        series = []
-        for group in robust:
-            found = by_order(group)
-            bars = [_bar(i, found[order]) for i, order in enumerate(orders)]
-            series.append(Series(group.method, tuple(bars)))
-        title, names = "Average accuracy by class order", tuple(f"order {o}" for o in orders)
-        yield Chart("orders", title, protocol.label, "", _PERCENT, tuple(series), names)
+def _orders(groups: Sequence[Group]) -> Iterator[Chart]:
+    found = by_order(groups)
+    bars = {
+        group: [_bar(i, each) for i, each in enumerate(shared.values())]
+        for group, shared in found.items()
+    }
+    for orders in list(found.values())[:1]:  # the same for all methods of a protocol
+        names = tuple(f"order {order}" for order in orders)
+        yield from _chart("orders", "Average accuracy by class order", bars, categories=names)
 
 
-def _flatness(protocol: Protocol, groups: Sequence[Group]) -> Iterable[Chart]:
-    for rise in (False, True):
-        series = []
-        for group in groups:
-            known = [run.flatness for run in group.runs if run.flatness is not None]
-            if points := _flatness_points(known, rise):
-                series.append(Series(group.method, points))
-        if series:
-            title = "Rise over the loss without noise" if rise else "Loss with noise on the weights"
-            y = "mean cross-entropy of training images"
-            x = "\N{GREEK SMALL LETTER SIGMA} of the noise"
-            yield Chart("flatness", title, protocol.label, x, y, tuple(series))
+def _flatness(groups: Sequence[Group]) -> Iterator[Chart]:
+    titles = {False: "Loss with noise on the weights", True: "Rise over the loss without noise"}
+    for rise, title in titles.items():
+        lines = {group: _flatness_points(group, rise) for group in groups}
+        x = "\N{GREEK SMALL LETTER SIGMA} of the noise"
+        yield from _chart("flatness", title, lines, x, "mean cross-entropy of training images")
 
 
-def _flatness_points(known: Sequence[Mapping[str, Any]], rise: bool) -> tuple[ChartPoint, ...]:
+def _flatness_points(group: Group, rise: bool) -> list[ChartPoint]:
     """The mean over all draws, by sigma, of the runs with the same sigmas as the first."""
+    known = [run.flatness for run in group.runs if run.flatness is not None]
     alike = [each["losses"] for each in known if each["sigmas"] == known[0]["sigmas"]]
     points = []
     for place, sigma in enumerate(known[0]["sigmas"] if known else ()):
@@ -135,23 +114,21 @@ def _flatness_points(known: Sequence[Mapping[str, Any]], rise: bool) -> tuple[Ch
             if loss is not None and before is not None
         ]
         if values:
-            points.append(_point(sigma, values, 1))
-    return tuple(points)
+            points.append(_point(sigma, values))
+    return points
 
 
-def _losses(protocol: Protocol, groups: Sequence[Group], losses: Losses) -> Iterable[Chart]:
-    slots = dict.fromkeys(slot for group in groups for slot in losses.get(group, {}))
-    for slot in slots:
-        series = [
-            Series(group.method, tuple(ChartPoint(*p) for p in points), bool(group.runs))
-            for group in groups
-            if (points := losses.get(group, {}).get(slot))
-        ]
-        title, label = f"Loss term: {slot}", protocol.label
-        yield Chart("losses", title, label, "epoch, over all tasks", "loss", tuple(series))
+def _losses(groups: Sequence[Group]) -> Iterator[Chart]:
+    losses = {group: mean_losses(group) for group in groups}
+    for slot in dict.fromkeys(slot for curves in losses.values() for slot in curves):
+        lines = {
+            group: [ChartPoint(*point) for point in curves.get(slot, ())]
+            for group, curves in losses.items()
+        }
+        yield from _chart("losses", f"Loss term: {slot}", lines, "epoch, over all tasks", "loss")
 
 
-def _memory(groups: Sequence[Group]) -> Iterable[Chart]:
+def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
     """The average accuracy by exemplars per class, for protocols that differ only in these."""
     found: dict[str, dict[str, dict[int, Group]]] = {}
     for group in groups:
@@ -169,24 +146,31 @@ def _memory(groups: Sequence[Group]) -> Iterable[Chart]:
 def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
     """The points of a method: over the replicates that all sizes share, or over all if none is."""
     values = {size: group.by_replicate(AVERAGE) for size, group in sorted(sizes.items())}
-    shared = set.intersection(*map(set, values.values()))
+    every = [set(known) for known in values.values()]
+    counted = set.intersection(*every) or set.union(*every)
     return tuple(
-        _point(
-            size, [v for replicate, v in known.items() if replicate in shared or not shared], 100
-        )
+        _point(size, [value for replicate, value in known.items() if replicate in counted], 100)
         for size, known in values.items()
     )
 
 
-def _by_protocol(groups: Sequence[Group]) -> list[tuple[Protocol, list[Group]]]:
-    found: dict[Protocol, list[Group]] = {}
-    for group in groups:
-        found.setdefault(group.protocol, []).append(group)
-    return list(found.items())
+def _chart(
+    section: str,
+    title: str,
+    points: Mapping[Group, Sequence[ChartPoint]],
+    x: str = "",
+    y: str = _PERCENT,
+    categories: tuple[str, ...] = (),
+) -> Iterator[Chart]:
+    """A chart of the groups of a protocol that have points, if one has."""
+    series = [Series(g.method, tuple(p), bool(g.runs)) for g, p in points.items() if p]
+    if series:
+        label = next(iter(points)).protocol.label
+        yield Chart(section, title, label, x, y, tuple(series), categories)
 
 
-def _point(x: float, values: Sequence[float], scale: float) -> ChartPoint:
-    summary = Summary.of([scale * value for value in values])
+def _point(x: float, values: Sequence[float], scale: float = 1) -> ChartPoint:
+    summary = Summary.of(scale * value for value in values)
     assert summary is not None
     return ChartPoint(x, summary.mean, summary.std)
 

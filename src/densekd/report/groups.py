@@ -1,12 +1,13 @@
 """Groups of runs that differ only in seed and class order, so that their mean makes sense."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from densekd.report.labels import Protocol, method_labels, natural_order
-from densekd.report.runs import AVERAGE, RunRecord
-from densekd.report.statistics import Difference, Summary, paired_difference
+from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.report.statistics import Difference, Summary, group_by, paired_difference
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Group:
 
     def summary(self, measure: str) -> Summary | None:
         """Mean and spread of a measure over the finished runs; None if there are none."""
-        return Summary.of([run.measured(measure) for run in self.runs])
+        return Summary.of(run.measured(measure) for run in self.runs)
 
     def by_replicate(self, measure: str) -> dict[tuple[str, str], float]:
         """A measure of each finished run, by its seed and class order."""
@@ -74,17 +75,43 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], list[RunRecord]]
     return sorted(groups, key=_position), repeated
 
 
+def group_compressions(
+    compressions: Sequence[CompressionRun],
+) -> list[tuple[tuple[str, str], list[CompressionRun]]]:
+    """Compressions by protocol and method, sorted."""
+    return sorted(group_by(compressions, lambda each: (each.protocol, each.method)).items())
+
+
 def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Group, Difference]]:
     """The paired difference of every two methods of a protocol that share a replicate."""
     found = []
-    for i, first in enumerate(groups):
-        for second in groups[i + 1 :]:
-            if first.protocol != second.protocol:
-                continue
+    for first, second in itertools.combinations(groups, 2):
+        if first.protocol == second.protocol:
             values = first.by_replicate(measure), second.by_replicate(measure)
             if (difference := paired_difference(*values)) is not None:
                 found.append((first, second, difference))
     return found
+
+
+def by_order(groups: Sequence[Group]) -> dict[Group, dict[str, Summary]]:
+    """The average accuracy by class order, of methods with several.
+
+    Only for the orders that all such methods of a protocol share, if these are several.
+    """
+    several = {group: found for group in groups if len(found := _every_order(group)) > 1}
+    shared = {}
+    for group, found in several.items():
+        rivals = [set(several[other]) for other in several if other.protocol == group.protocol]
+        orders = sorted(set.intersection(*rivals), key=natural_order)
+        if len(orders) > 1:
+            shared[group] = {order: found[order] for order in orders}
+    return shared
+
+
+def _every_order(group: Group) -> dict[str, Summary]:
+    orders = group_by(group.runs, lambda run: run.replicate[1]).items()
+    means = ((order, Summary.of(run.measured(AVERAGE) for run in runs)) for order, runs in orders)
+    return {order: mean for order, mean in means if mean is not None}
 
 
 def _rank(run: RunRecord) -> tuple[bool, int, float]:

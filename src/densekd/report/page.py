@@ -14,12 +14,10 @@ import densekd
 from densekd.config.settings_tree import toml_lines
 from densekd.files import to_json
 from densekd.report.charts import Chart, HeatMap
-from densekd.report.export import header_spans
 from densekd.report.labels import file_name_part
-from densekd.report.overview import commit_of
 from densekd.report.runs import RunRecord
-from densekd.report.statistics import Summary
-from densekd.report.tables import Cell, Column, Row, Table, cell_text, short_duration
+from densekd.report.statistics import group_by
+from densekd.report.tables import Table, cell_parts, cell_value, header_spans, short_duration
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,7 @@ class Section:
 
     def figures(self) -> dict[str, tuple[str, list[Chart | HeatMap]]]:
         """The charts of each protocol, as ``{file name: (protocol, charts)}``."""
-        found: dict[str, list[Chart | HeatMap]] = {}
-        for chart in self.charts:
-            found.setdefault(chart.protocol, []).append(chart)
+        found = group_by(self.charts, lambda chart: chart.protocol)
         names = [f"{self.name}-{file_name_part(protocol)}" for protocol in found]
         # Number protocols that have the same file name.
         unique = [n if n not in names[:i] else f"{n}-{i}" for i, n in enumerate(names)]
@@ -59,13 +55,19 @@ class Contents:
 
 def render_page(contents: Contents) -> bytes:
     """The page as HTML. All names are escaped."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(_asset("page.html.jinja"))
     values = _PageValues(contents)
     text = template.render(
         contents=contents,
         values=values,
+        cell_parts=cell_parts,
+        cell_value=cell_value,
         header_spans=header_spans,
+        facts=_facts,
+        config=_config,
+        # Numbered, because folder names may repeat.
+        links={run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)},
         version=densekd.__version__,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         # Our own files, so they need no escaping.
@@ -80,41 +82,19 @@ def render_page(contents: Contents) -> bytes:
 
 
 class _PageValues:
-    """What the template asks for: methods and protocols by index, cells, figures and runs."""
+    """What the template asks for: methods and protocols by index, and figures."""
 
     def __init__(self, contents: Contents) -> None:
         self.method_indices = {method: i for i, method in enumerate(contents.methods)}
         self.protocol_indices = {protocol: i for i, protocol in enumerate(contents.protocols)}
-        # Numbered, because folder names may repeat.
-        self.links = {run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)}
-        self.data: dict[str, Any] = {
-            "methods": list(contents.methods),
-            "protocols": list(contents.protocols),
-            "charts": [],
-            "maps": [],
-        }
+        names = {"methods": list(contents.methods), "protocols": list(contents.protocols)}
+        self.data: dict[str, list[Any]] = {**names, "charts": [], "maps": []}
 
     def methods(self, methods: Sequence[str]) -> str:
         return " ".join(str(self.method_indices[method]) for method in methods)
 
     def protocol(self, protocol: str) -> str:
         return str(self.protocol_indices.get(protocol, ""))
-
-    def cells(self, row: Row, columns: Sequence[Column]) -> list[dict[str, Any]]:
-        return [self._cell(*pair) for pair in zip(row.cells, columns, strict=True)]
-
-    def _cell(self, cell: Cell, column: Column) -> dict[str, Any]:
-        value, text, spread = cell, cell_text(cell, column.kind), ""
-        if isinstance(cell, Summary):
-            value = cell.mean
-            text, sign, spread = text.partition(" ± ")
-            spread = (sign + spread).strip()
-        return {
-            "value": "" if value is None else value,
-            "text": text,
-            "spread": spread,
-            "link": self.links.get(str(cell)) if column.key == "folder" else None,
-        }
 
     def figures(self, section: Section) -> list[tuple[str, str, list[dict[str, Any]]]]:
         return [
@@ -130,27 +110,11 @@ class _PageValues:
             content["method"] = self.method_indices[chart.method]
         else:
             kind, title, about = "chart", chart.title, "" if chart.y == "loss" else chart.y
-            content["series"] = [
-                {
-                    "method": self.method_indices[series.method],
-                    "finished": series.finished,
-                    "points": [[p.x, p.y, p.spread] for p in series.points],
-                }
-                for series in chart.series
-            ]
+            for series in content["series"]:
+                series["method"] = self.method_indices[series["method"]]
         known = self.data[f"{kind}s"]
         known.append(content)
         return {"kind": kind, "place": len(known) - 1, "title": title, "about": about}
-
-    def run(self, run: RunRecord, method: str) -> dict[str, Any]:
-        seed, order = run.replicate
-        config = {**run.config, "data": {**run.config.get("data", {}), "dir": None}}
-        return {
-            "link": self.links[run.folder.name],
-            "name": f"{run.folder.name}: {method}, seed {seed}, order {order}",
-            "facts": _facts(run),
-            "config": "\n".join(toml_lines(config)),
-        }
 
 
 def _about(chart: HeatMap) -> str:
@@ -170,13 +134,19 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     facts = {
         "protocol": run.protocol.label,
         "training time": short_duration(run.seconds) if run.steps else "",
-        "commit": commit_of(run),
+        "commit": run.commit,
         "machine": ", ".join(str(part) for part in hardware if part),
         "engine": ", ".join(f"{name} {value}" for name, value in engine.items()),
         "versions": versions,
         "distillation": str(result.get("combination") or ""),
     }
     return [(word, value) for word, value in facts.items() if value]
+
+
+def _config(run: RunRecord) -> str:
+    """Its settings without the folder of the data, which is nobody's business."""
+    data = {**run.config.get("data", {}), "dir": None}
+    return "\n".join(toml_lines({**run.config, "data": data}))
 
 
 def _asset(name: str) -> str:

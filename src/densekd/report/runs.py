@@ -60,6 +60,12 @@ class RunRecord:
         steps = self.settings.get("scenario.steps")  # None if it depends on the data
         return f"{len(self.steps)} of {'?' if steps is None else int(steps) + 1} tasks"
 
+    @property
+    def commit(self) -> str:
+        """The first digits of its commit, with + if files were changed; empty if unknown."""
+        commit = str((self.result or {}).get("commit") or "")
+        return commit[:10] + ("+" if commit.endswith("+") else "")
+
     def measured(self, measure: str) -> float | None:
         """A measure of a finished run: of its result, of its last step, or the training time."""
         if self.result is None:
@@ -91,13 +97,9 @@ class CompressionRun:
     def protocol(self) -> str:
         """What it has in common with compressions that it can be compared with."""
         networks = f"{self.result['teacher']} → {self.result['student']}"
-        parts = networks, str(self.settings.get("data.source", "?")), self.shortened
+        schedule = shortened_schedule(self.settings)
+        parts = networks, str(self.settings.get("data.source", "?")), schedule
         return " · ".join(part for part in parts if part)
-
-    @property
-    def shortened(self) -> str:
-        """How its epochs were shortened; empty if they weren't."""
-        return shortened_schedule(self.settings)
 
     def measured(self, measure: str) -> float | None:
         """A number of its result."""
@@ -112,6 +114,11 @@ class FoundRuns:
     runs: tuple[RunRecord, ...]
     compressions: tuple[CompressionRun, ...]
     sweeps: tuple[Path, ...]  # their folders
+
+    @property
+    def every(self) -> tuple[RunRecord | CompressionRun, ...]:
+        """Runs, then compressions."""
+        return (*self.runs, *self.compressions)
 
 
 def find_runs(places: Iterable[Path]) -> FoundRuns:

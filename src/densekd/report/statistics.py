@@ -1,12 +1,13 @@
-"""Statistics of a few runs: means, spreads, and paired differences between methods."""
+"""Statistics of a few runs: groups, means, spreads, and paired differences between methods."""
 
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 _LEVEL = 0.95
-_Pair = TypeVar("_Pair", bound=Hashable)
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Summary:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> "Summary | None":
+    def of(cls, values: Iterable[float | None]) -> "Summary | None":
         """The summary of the values that aren't None; None if there are none."""
         known = [value for value in values if value is not None]
         if not known:
@@ -55,8 +56,22 @@ class Difference:
         return "lower" if high < 0 else "not told apart"
 
 
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The items by their key, in order; unlike for `itertools.groupby` they need not be sorted."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def gaps(ours: Sequence[Summary | None], paper: Sequence[float | None]) -> list[float | None]:
+    """How far our means are above the paper's numbers; None where one is unknown."""
+    pairs = zip(ours, paper, strict=True)
+    return [o.mean - p if o is not None and p is not None else None for o, p in pairs]
+
+
 def paired_difference(
-    first: Mapping[_Pair, float], second: Mapping[_Pair, float]
+    first: Mapping[_Key, float], second: Mapping[_Key, float]
 ) -> Difference | None:
     """The differences ``first - second`` between runs of two methods with the same key.
 

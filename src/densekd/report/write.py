@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from densekd.files import write_atomically
-from densekd.report.charts import Chart, HeatMap
-from densekd.report.draw import draw_figures
-from densekd.report.events import mean_losses
+from densekd.report.charts import Chart, HeatMap, draw_figures
 from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
-from densekd.report.export import to_csv, to_latex, to_markdown
 from densekd.report.figures import charts, compression_charts, heat_maps
 from densekd.report.groups import Group, group_runs
-from densekd.report.labels import file_name_part, natural_order
+from densekd.report.labels import file_name_part, natural_order, shortened_schedule
 from densekd.report.overview import (
     comparison,
     compression_table,
@@ -22,10 +19,14 @@ from densekd.report.overview import (
 )
 from densekd.report.page import Contents, Section, render_page
 from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, find_runs
-from densekd.report.tables import Table, short_duration
+from densekd.report.statistics import group_by
+from densekd.report.tables import Table, short_duration, to_csv, to_latex, to_markdown
 
 _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
-_CHART_SECTIONS = {
+# Their titles and explanations, in the order of the page.
+_SECTIONS = {
+    "comparison": ("Comparison", ""),
+    "differences": ("Differences in pairs", ""),
     "curves": ("Accuracy after each task", "The band is one standard deviation over runs."),
     "stability": ("Old and new classes", "What was kept, and what was learned last."),
     "matrices": (
@@ -37,6 +38,7 @@ _CHART_SECTIONS = {
     "flatness": ("Flatness", "How fast the loss on training images grows with noise on weights."),
     "losses": ("Losses over time", "The terms of the loss, each the mean over an epoch."),
     "compression": ("Model compression", "A small network learns from a large one."),
+    "runs": ("Runs", "Every run with its progress, code and machine."),
 }
 
 
@@ -77,9 +79,8 @@ def write_report(
             on_progress(number + 1, len(figures))
     # The page comes last, so that all files it links to exist.
     write_atomically(out / "index.html", render_page(contents))
-    finished = sum(run.result is not None for run in found.runs) + len(found.compressions)
-    count = len(found.runs) + len(found.compressions)
-    return Report(out / "index.html", count, finished, len(tables), len(figures))
+    finished = sum(run.result is not None for run in found.every)
+    return Report(out / "index.html", len(found.every), finished, len(tables), len(figures))
 
 
 def contents_of(found: FoundRuns) -> Contents:
@@ -90,43 +91,39 @@ def contents_of(found: FoundRuns) -> Contents:
         **{run: str(run.settings.get("method.name")) for run in repeated},
         **{each: each.method for each in found.compressions},
     }
-    sweeps = [read_sweep(folder, found) for folder in found.sweeps]
     protocols = dict.fromkeys(run.protocol.label for run in found.runs)
     protocols |= dict.fromkeys(each.protocol for each in found.compressions)
-    drawn = _charts(groups, found.compressions)
-    sections = [
-        *(_experiment(sweep, experiment_tables(sweep, named)) for sweep in sweeps),
-        *_overview(groups, sweeps),
-        *_figures(drawn, orders_table(groups), compression_table(found.compressions)),
-    ]
-    if found.runs:
-        about = "Every run with its progress, code and machine."
-        tables = (runs_table(groups, repeated),)
-        sections.append(Section("runs", "Runs", about, tables=tables))
+    sweeps = [read_sweep(folder, found) for folder in found.sweeps]
+    tables = (
+        comparison(groups, targets_of(sweeps, groups)),
+        differences_table(groups),
+        orders_table(groups),
+        compression_table(found.compressions),
+        runs_table(groups, repeated),
+    )
+    own = {table.name: (table,) for table in tables if table.rows}
+    drawn: list[Chart | HeatMap] = [*charts(groups), *heat_maps(groups)]
+    drawn += compression_charts(found.compressions)
+    charts_of = group_by(drawn, lambda chart: chart.section)
     return Contents(
         title=_title(sweeps, found),
         lead=_lead(groups, found),
         shortened=_shortened(found),
         methods=tuple(sorted(set(named.values()))),
         protocols=tuple(sorted(protocols, key=natural_order)),
-        sections=tuple(sections),
+        sections=(
+            *(_experiment(sweep, experiment_tables(sweep, named)) for sweep in sweeps),
+            *(
+                Section(name, *texts, (), own.get(name, ()), tuple(charts_of.get(name, ())))
+                for name, texts in _SECTIONS.items()
+                if name in own or name in charts_of
+            ),
+        ),
         runs=tuple((run, named[run]) for run in found.runs),
     )
 
 
-def _charts(
-    groups: Sequence[Group], compressions: Sequence[CompressionRun]
-) -> dict[str, list[Chart | HeatMap]]:
-    """All figures, by section."""
-    losses = {group: mean_losses(group) for group in groups}
-    drawn: dict[str, list[Chart | HeatMap]] = {name: [] for name in _CHART_SECTIONS}
-    for chart in (*charts(groups, losses), *compression_charts(compressions)):
-        drawn[chart.section].append(chart)
-    drawn["matrices"] += heat_maps(groups)
-    return drawn
-
-
-def _experiment(sweep: SweepResults, tables: Sequence[Table]) -> Section:
+def _experiment(sweep: SweepResults, tables: tuple[Table, ...]) -> Section:
     experiment = sweep.experiment
     failed = [entry for entry in sweep.entries if entry.state == "failed"]
     remarks = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
@@ -134,39 +131,14 @@ def _experiment(sweep: SweepResults, tables: Sequence[Table]) -> Section:
     took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
     about = f"{experiment.about} {sweep.progress}{took}."
     name = f"experiment-{file_name_part(experiment.name)}"
-    return Section(name, experiment.title, about, tuple(remarks), tuple(tables))
-
-
-def _overview(groups: Sequence[Group], sweeps: Sequence[SweepResults]) -> list[Section]:
-    if not groups:
-        return []
-    compared = comparison(groups, targets_of(sweeps, groups))
-    sections = [Section("comparison", "Comparison", tables=(compared,))]
-    pairs = differences_table(groups)
-    if pairs is not None:
-        sections.append(Section("differences", "Differences in pairs", tables=(pairs,)))
-    return sections
-
-
-def _figures(
-    drawn: dict[str, list[Chart | HeatMap]], orders: Table | None, compressed: Table | None
-) -> list[Section]:
-    tables = {"orders": orders, "compression": compressed}
-    sections = []
-    for name, (title, about) in _CHART_SECTIONS.items():
-        table = tables.get(name)
-        own = () if table is None else (table,)
-        if own or drawn[name]:
-            sections.append(Section(name, title, about, (), own, tuple(drawn[name])))
-    return sections
+    return Section(name, experiment.title, about, tuple(remarks), tables)
 
 
 def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
     if len(sweeps) == 1:
         return sweeps[0].experiment.title
-    count = len(found.runs) + len(found.compressions)
-    settings = [run.settings for run in found.runs] + [c.settings for c in found.compressions]
-    data = sorted({str(each.get("data.source", "?")) for each in settings})
+    data = sorted({str(run.settings.get("data.source", "?")) for run in found.every})
+    count = len(found.every)
     return f"{'One run' if count == 1 else f'{count} runs'} on {', '.join(data)}"
 
 
@@ -181,11 +153,10 @@ def _lead(groups: Sequence[Group], found: FoundRuns) -> str:
 
 
 def _shortened(found: FoundRuns) -> str:
-    how = [run.protocol.schedule for run in found.runs]
-    how += [each.shortened for each in found.compressions]
+    how = [shortened_schedule(run.settings) for run in found.every]
     if not any(how):
         return ""
-    kinds = ", ".join(sorted({each for each in how if each}))
+    kinds = ", ".join(sorted({*how} - {""}))
     some = f"{sum(map(bool, how))} of {len(how)} runs were not trained for their full schedules"
     many = "No run was trained for its full schedule" if all(how) else some
     return f"{many}: {kinds}."

@@ -68,7 +68,7 @@ def cells(table: Table, row: int) -> dict[str, Cell]:
     return dict(zip(keys, table.rows[row].cells, strict=True))
 
 
-def read(out: Path, folder: Path) -> tuple[SweepResults, list[Table]]:
+def read(out: Path, folder: Path) -> tuple[SweepResults, tuple[Table, ...]]:
     found = find_runs([out])
     each = read_sweep(folder, found)
     return each, experiment_tables(each, {run: "x" for run in found.runs})

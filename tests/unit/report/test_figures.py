@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from densekd.files import write_json
-from densekd.report.charts import Chart
-from densekd.report.draw import draw_figures
+from densekd.report.charts import Chart, draw_figures
 from densekd.report.figures import charts, compression_charts, heat_maps
 from densekd.report.groups import group_runs
 from densekd.report.runs import find_runs
@@ -16,7 +15,7 @@ from support.run_folders import write_run
 
 def drawn(out: Path) -> list[Chart]:
     groups, _ = group_runs(find_runs([out]).runs)
-    return charts(groups, {})
+    return list(charts(groups))
 
 
 def result(folder: Path) -> dict[str, list[dict[str, float]]]:
@@ -122,5 +121,5 @@ def test_figures_are_the_same_each_time(tmp_path: Path) -> None:
     assert once == draw_figures(some, {"rdkd": 12})
     assert once["pdf"].startswith(b"%PDF")
     assert once["png"].startswith(b"\x89PNG")
-    maps = draw_figures(heat_maps(group_runs(find_runs([tmp_path]).runs)[0]), {"rdkd": 0})
+    maps = draw_figures(list(heat_maps(group_runs(find_runs([tmp_path]).runs)[0])), {"rdkd": 0})
     assert maps["pdf"].startswith(b"%PDF")
