@@ -36,12 +36,7 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
 
 
 def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
-    """What the base task's result depends on; runs that agree in it share a trained base.
-
-    Args:
-        config: the run's settings.
-        base_classes: the number of classes of the base task.
-    """
+    """What the base task's result depends on; runs that agree in it share a trained base."""
     tree = influential(config)
     method = config.method.make(config.schedules())
     baseline = baseline_of(config.method.name)

@@ -24,12 +24,9 @@ _WORDS = {
 
 
 def error_sentence(error: ValidationError, tree: Mapping[str, Any], kind: type) -> str:
-    """Describe the first error, but a misspelt key before the errors that follow from it.
+    """Say why the settings in ``tree``, defaults included, are not a ``kind``.
 
-    Args:
-        error: why ``tree`` is not a ``kind``.
-        tree: the settings, defaults included.
-        kind: the dataclass of the settings.
+    Describes the first error, but a misspelt key before the errors that follow from it.
     """
     errors = error.errors(include_url=False)
     unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]

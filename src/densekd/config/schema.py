@@ -42,27 +42,16 @@ Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The images; see `densekd.data.sources.SourceOptions`.
+    """The images; see `densekd.data.sources.SourceOptions`."""
 
-    Args:
-        source: one of `densekd.data.sources.SOURCES`.
-        dir: the folder of downloaded data.
-        image_size: height and width for folders, ImageNet and the hub.
-        classes_file: the classes of ImageNet to take, one per line.
-        image_column: the images' column in hub data.
-        label_column: the labels' column in hub data.
-        per_class: the most training images of each class, for short runs.
-        oversample_rare: oversample rare classes; see `densekd.data.stratify.oversample_rare`.
-    """
-
-    source: str = "digits"
-    dir: Path | None = None
+    source: str = "digits"  # one of `densekd.data.sources.SOURCES`
+    dir: Path | None = None  # the folder of downloaded data
     image_size: Count | None = None
     classes_file: Path | None = None
     image_column: str | None = None
     label_column: str | None = None
-    per_class: Count | None = None
-    oversample_rare: bool = False
+    per_class: Count | None = None  # the most training images of each class, for short runs
+    oversample_rare: bool = False  # see `densekd.data.stratify.oversample_rare`
 
     def __post_init__(self) -> None:
         sources.parse(self.source)
@@ -108,16 +97,10 @@ class MemoryConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _MethodConfig:
-    """The method and its options.
+    """The method and its options."""
 
-    Args:
-        name: one of `densekd.methods.registry.METHODS`, or a baseline with a distillation, such as
-            ``icarl+rdkd``.
-        options: of the dense distillation.
-    """
-
-    name: str = "rdkd"
-    options: DenseOptions
+    name: str = "rdkd"  # as `densekd.methods.registry.make_method` takes it
+    options: DenseOptions  # of the dense distillation
 
     def __post_init__(self) -> None:
         for spec in BASELINES.values():
@@ -151,43 +134,27 @@ else:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """How long and how fast the tasks are trained, before `Config.epochs` shortens it.
+class TrainingConfig(Schedules):
+    """How long and how fast the tasks are trained, before `Config.epochs` shortens it."""
 
-    Args:
-        base: the schedule of the base task.
-        increment: the schedule of each later task.
-        finish: the schedule of a method's last phase: balanced fine-tuning, a bias stage.
-        preset: the default schedules: the ``paper``'s, or those of ``ccil``'s released code, which
-            trains CIFAR longer. Baselines have their own, and refuse a preset.
-    """
-
-    base: Schedule
-    increment: Schedule
-    finish: Schedule | None = None
+    # The default schedules: the paper's, or those of CCIL's released code, which trains CIFAR
+    # longer. Baselines have their own, and refuse a preset.
     preset: Preset = "paper"
 
     @property
     def schedules(self) -> Schedules:
-        """The three schedules."""
+        """The schedules without the preset."""
         return Schedules(self.base, self.increment, self.finish)
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The devices to train on.
-
-    Args:
-        accelerator: the kind of device; ``auto`` takes the best there is.
-        devices: how many to use.
-        precision: ``32`` bits, ``bf16`` autocast, or ``auto`` for whichever is faster.
-        workers: processes that decode images which don't fit into memory.
-    """
+    """The devices to train on; see `densekd.training.engine.Engine`."""
 
     accelerator: Accelerator = "auto"
     devices: Count = 1
     precision: Precision = "auto"
-    workers: Natural = 0
+    workers: Natural = 0  # processes that decode images which don't fit into memory
 
 
 class CommonConfig(Protocol):
@@ -239,11 +206,7 @@ class Config:
 def resolve(tree: Mapping[str, Any]) -> Config:
     """Complete what a user gave by the defaults for such data and such a method.
 
-    Args:
-        tree: sections as nested mappings; anything may be left out.
-
-    Raises:
-        ValueError: with one sentence that names the setting and what it may be.
+    Anything may be left out. Raises ValueError as `checked` does.
     """
     tree = uniform(tree)
     _check_preset(tree)
@@ -262,14 +225,9 @@ def _check_preset(tree: Mapping[str, Any]) -> None:
 
 
 def checked(kind: type[Checked], tree: Mapping[str, Any]) -> Checked:
-    """Check settings, and turn them into a frozen dataclass.
+    """Check settings, and turn them into a dataclass whose sections are dataclasses too.
 
-    Args:
-        kind: the dataclass, whose sections are dataclasses too.
-        tree: sections as nested mappings; settings without a default are required.
-
-    Raises:
-        ValueError: with one sentence that names the setting and what it may be.
+    Raises ValueError with one sentence that names the setting and what it may be.
     """
     try:
         # Strict JSON mode fits TOML: a list becomes a tuple and text a path, but "5" no number.

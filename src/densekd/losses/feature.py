@@ -82,11 +82,8 @@ def _channels(maps: Tensor) -> Tensor:
 def channel_importance(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return one batch's share of AFC's channel importance: ``sum_x sum_{h, w} (dL / dx_c)^2``.
 
-    Args:
-        gradients: of the classification loss in the stages' last maps, ``[B, C, H, W]`` each.
-
-    Returns:
-        ``[C]`` for each layer, to be summed over batches and then `normalised`.
+    The gradients are of the classification loss in the stages' last maps, ``[B, C, H, W]`` each.
+    The result, ``[C]`` for each layer, is to be summed over batches and then `normalised`.
     """
     for gradient in gradients:
         _check_map("gradients", gradient)

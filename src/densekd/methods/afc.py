@@ -13,11 +13,11 @@ from densekd.losses.feature import channel_distance, channel_importance, normali
 from densekd.methods.method import Method, MethodSpec, Published
 from densekd.methods.podnet import (
     DIGITS_PROXY_SCHEDULES,
+    JITTER,
     NETWORK_REASON,
     SMALL_PROXY_SCHEDULES,
     Nca,
     proxy_schedules,
-    with_jitter,
     with_proxies,
 )
 from densekd.methods.schedule import Schedules
@@ -30,17 +30,14 @@ from densekd.nn.network import Network, Outputs
 class AfcOptions:
     """The options in AFC's option files, with the values of AFC_cnn_cifar100.yaml.
 
-    Args:
-        lambda_base: the weight of the distance is ``lambda_base sqrt(seen / new)``.
-        nca: the classification loss as ``released``, or as in PODNet's ``paper``.
-        margin: of the NCA loss, on scores before they are scaled; only ``paper`` has one.
-        clamp: clips gradients in schedules that have no clamp.
+    All but the first are as in `PodnetOptions`.
     """
 
-    lambda_base: float = 4.0  # feature_distil.scheduled_factor; 10 for ImageNet
+    # feature_distil.scheduled_factor, times sqrt(seen / new); 10 for ImageNet.
+    lambda_base: float = 4.0
     nca: NcaMode = "released"
-    margin: float = 0.6  # nca.margin
-    clamp: float = 5.0  # AFC._train_task
+    margin: float = 0.6
+    clamp: float = 5.0
 
 
 class ChannelDistance(FeatureTerm):
@@ -104,9 +101,12 @@ AFC = MethodSpec(
     AfcOptions,
     afc,
     {
-        "small": with_jitter(AfcOptions(), SMALL_PROXY_SCHEDULES, "podnet32"),
-        "imagenet": with_jitter(
-            AfcOptions(lambda_base=10.0), proxy_schedules(90, 0.1, 0.02, 128, 1e-4), "podnet18"
+        "small": Published(AfcOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=JITTER),
+        "imagenet": Published(
+            AfcOptions(lambda_base=10.0),
+            proxy_schedules(90, 0.1, 0.02, 128, 1e-4),
+            "podnet18",
+            brightness=JITTER,
         ),
         "digits": Published(AfcOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
     },

@@ -16,17 +16,12 @@ from densekd.nn.classifier import BiasClassifier
 
 @dataclass(frozen=True)
 class BicOptions:
-    """BiC's constants.
+    """BiC's constants, of LargeScaleIncrementalLearning."""
 
-    Args:
-        temperature: tau of the distillation.
-        gamma_decay: the bias stage adds ``gamma_decay gamma^2 / 2``.
-        held_out: the share of a class's exemplars that only bias stages are trained on.
-    """
-
-    temperature: float = 2.0  # LargeScaleIncrementalLearning, resnet.py
-    gamma_decay: float = 0.1  # the same
-    held_out: float = 0.1  # the same, imagenet_main.py, nb_val
+    temperature: float = 2.0  # resnet.py: tau of the distillation
+    gamma_decay: float = 0.1  # resnet.py: the bias stage adds ``gamma_decay gamma^2 / 2``
+    # imagenet_main.py, nb_val: the share of a class's exemplars that only bias stages train on.
+    held_out: float = 0.1
 
 
 # LargeScaleIncrementalLearning, imagenet_main.py. Only gamma decays, which is a term.

@@ -16,28 +16,22 @@ from densekd.methods.terms import CrossEntropy, Step, Term
 
 @dataclass(frozen=True)
 class CcilOptions:
-    """CCIL's constants for CIFAR; the additions to the base task are off, as in its scripts.
+    """The options of main_cifar.py in CCIL's code, essentials_for_CIL.
 
-    Args:
-        lambda_base: lambda is ``lambda_base (seen / new)^lambda_exponent``.
-        lambda_exponent: 0 for a constant.
-        temperature: tau, of both distillations.
-        base_smoothing: label smoothing of the base task; CCIL's is 0.1.
-        generations: how often the base task is trained again with its own result as the teacher;
-            CCIL's is 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet.
-        self_weight: the weight of that teacher.
-        mixup: blends images of the base task by shares from Beta(mixup, mixup); CCIL's is 0.1.
-        heavy_augmentation: also applies Cutout and AutoAugment in the base task.
+    The additions to the base task are off, as in its scripts.
     """
 
-    lambda_base: float = 5.0  # essentials_for_CIL, main_cifar.py, --lamda; 100, 600 on ImageNet
-    lambda_exponent: float = 0.66  # the same, --pow
-    temperature: float = 2.0  # the same, --T and --T-sd
-    base_smoothing: float = 0.0  # the same, --label-smoothing and --smoothing-alpha
-    generations: int = 0  # the same, --num-sd
-    self_weight: float = 10.0  # the same, --lamda-sd
-    mixup: float = 0.0  # the same, --mixup and --mixup-alpha
-    heavy_augmentation: bool = False  # the same, --aug
+    lambda_base: float = 5.0  # --lamda, times (seen / new)^lambda_exponent; 100, 600 on ImageNet
+    lambda_exponent: float = 0.66  # --pow; 0 for a constant
+    temperature: float = 2.0  # --T and --T-sd: tau of both distillations
+    base_smoothing: float = 0.0  # --smoothing-alpha: of the base task's labels; CCIL's is 0.1
+    # --num-sd: how often the base task is trained again with its own result as the teacher; CCIL's
+    # is 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet.
+    generations: int = 0
+    self_weight: float = 10.0  # --lamda-sd: of that teacher
+    # --mixup-alpha: blends the base task's images by shares from Beta(mixup, mixup); CCIL's is 0.1.
+    mixup: float = 0.0
+    heavy_augmentation: bool = False  # --aug: also Cutout and AutoAugment in the base task
 
     def __post_init__(self) -> None:
         if self.generations < 0:

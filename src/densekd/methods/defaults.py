@@ -39,20 +39,14 @@ _USUAL: dict[DataKind, _Usual] = {
 
 
 def data_kind(source: str, image_size: int | None = None) -> DataKind:
-    """The kind of data that a source has, which decides the defaults.
+    """The kind of data that a source such as ``folder:PATH`` has, which decides the defaults.
 
-    Args:
-        source: such as ``cifar100`` or ``folder:PATH``. Folders and hub data of more than 64
-            pixels are large images, and get the settings of ImageNet-100.
-        image_size: the height and width that images are brought to; None for the source's own.
+    Folders and hub data of more than 64 pixels are large images, and get the settings of
+    ImageNet-100.
     """
     match source.partition(":")[0]:
-        case "digits":
-            return "digits"
-        case "imagenet":
-            return "imagenet"
-        case "imagenet100":
-            return "imagenet100"
+        case "digits" | "imagenet" | "imagenet100" as name:
+            return name
         case "folder" | "hub" as name:
             size = image_size or _IMAGE_SIZES.get(name, 0)
             return "imagenet100" if size > _LARGEST_SMALL else "small"
@@ -67,10 +61,7 @@ def default_augment(kind: DataKind) -> dict[str, Any]:
 def default_lambda(method: str, kind: DataKind, *, constant: bool = False) -> float:
     """The default of ``lambda_base``, the weight of a dense distillation.
 
-    Args:
-        method: the name of the method, such as ``icarl+rdkd``.
-        kind: the kind of data.
-        constant: lambda doesn't depend on the numbers of classes.
+    ``constant`` says that lambda doesn't depend on the numbers of classes.
     """
     by_itself = constant or method.endswith("-adaptive")
     usual = _USUAL[kind]
@@ -82,10 +73,7 @@ def default_lambda(method: str, kind: DataKind, *, constant: bool = False) -> fl
 def method_defaults(method: str, kind: DataKind, preset: Preset = "paper") -> Published[Any]:
     """What goes with a method by default: schedules, network, selection and its own options.
 
-    Args:
-        method: a name; an unknown one gets the defaults of the paper's methods.
-        kind: the kind of data.
-        preset: the schedules of the paper's methods; baselines have their own.
+    An unknown method gets the defaults of the paper's, whose schedules the preset chooses.
     """
     baseline, usual = baseline_of(method), _USUAL[kind]
     if baseline is not None:

@@ -14,30 +14,18 @@ from densekd.methods.ucir import LARGE_SCHEDULE, SMALL_SCHEDULE
 
 @dataclass(frozen=True)
 class IcarlOptions:
-    """The options of iCaRL; its loss has no constants.
+    """The options of iCaRL; its loss has no constants."""
 
-    Args:
-        predicts: by the nearest mean of exemplars, or by the classifier (``head``), which the
-            paper calls hybrid1.
-    """
-
-    predicts: Predictor = "nearest-mean"
+    predicts: Predictor = "nearest-mean"  # of exemplars, or by the ``head``: the paper's hybrid1
 
 
 @dataclass(frozen=True)
 class IcarlSoftmaxOptions:
-    """The options of the iCaRL that UCIR compares itself with.
+    """The options of the iCaRL that UCIR compares itself with: class_incremental_cifar100.py."""
 
-    Args:
-        lambda_base: the weight of the distillation, whatever the numbers of classes.
-        temperature: tau.
-        predicts: by the nearest mean of exemplars, or by the classifier (``head``); UCIR
-            reports both.
-    """
-
-    lambda_base: float = 0.25  # UCIR's class_incremental_cifar100.py, --beta
-    temperature: float = 2.0  # the same, --T
-    predicts: Predictor = "nearest-mean"
+    lambda_base: float = 0.25  # --beta: of the distillation, whatever the numbers of classes
+    temperature: float = 2.0  # --T
+    predicts: Predictor = "nearest-mean"  # of exemplars, or by the ``head``; UCIR reports both
 
 
 class NewOutputs(Term):

@@ -196,47 +196,29 @@ class Method:
 
 @dataclass(frozen=True)
 class Published(Generic[_Options]):
-    """The settings that a method was published with for one kind of data.
+    """The settings that a method was published with for one kind of data."""
 
-    Args:
-        options: the method's own.
-        schedules: how long and how fast it is trained.
-        network: the backbone; None for the usual one for such data.
-        selection: how exemplars are chosen.
-        brightness: how much brighter or darker images are made at random.
-        lambda_factor: multiplies lambda of a distillation that is combined with the method.
-    """
-
-    options: _Options
+    options: _Options  # the method's own
     schedules: Schedules
-    network: str | None = None
-    selection: Selection = "herding"
-    brightness: float = 0.0
-    lambda_factor: float = 1.0
+    network: str | None = None  # the backbone; None for the usual one for such data
+    selection: Selection = "herding"  # of exemplars
+    brightness: float = 0.0  # how much brighter or darker images are made at random
+    lambda_factor: float = 1.0  # multiplies lambda of a distillation combined with the method
 
 
 @dataclass(frozen=True)
 class MethodSpec(Generic[_Options]):
-    """All there is to say about a method; `densekd.methods.registry` lists the specs.
+    """All there is to say about a method; `densekd.methods.registry` lists the specs."""
 
-    Args:
-        name: such as ``icarl-softmax``.
-        summary: one line for ``densekd methods``.
-        options: the dataclass of its options, each with a default.
-        build: makes the method from options and schedules.
-        published: the settings of a baseline by kind of data, at least ``small``, which also
-            serves the kinds that are missing. The paper's own methods have none.
-        network_prefix: how the names of the backbones begin that the method is meant for.
-        network_reason: what is wrong with other backbones, for a warning.
-    """
-
-    name: str
-    summary: str
-    options: type[_Options]
+    name: str  # such as ``icarl-softmax``
+    summary: str  # one line for ``densekd methods``
+    options: type[_Options]  # a dataclass, each option with a default
     build: Callable[[_Options, Schedules], Method]
+    # The settings of a baseline by kind of data, at least ``small``, which also serves the kinds
+    # that are missing. The paper's own methods have none.
     published: Mapping[DataKind, Published[_Options]] = field(default_factory=dict)
-    network_prefix: str = ""
-    network_reason: str = ""
+    network_prefix: str = ""  # how the names of the backbones begin that the method is meant for
+    network_reason: str = ""  # what is wrong with other backbones, for a warning
 
     @property
     def key(self) -> str:

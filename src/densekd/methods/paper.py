@@ -34,29 +34,12 @@ DISTILLATIONS = {
 class DenseOptions:
     """What the paper leaves open, with our defaults; docs/decisions/012 says why.
 
-    Args:
-        lambda_base: the weight of the distillation, before it is scaled by the numbers of classes.
-        lambda_exponent: without adaptive weights, lambda is ``lambda_base (seen / new)^exponent``.
-        temperature: tau.
-        reduction: what a group's divergence is divided by, besides the batch size.
-        tau_squared: multiply by tau^2.
-        direction: the KL is from ``teacher`` to student, or from ``student`` to teacher.
-        total: sum over groups instead of averaging; by default TKD sums and FDKD averages.
-        skip_base: TKD leaves out the base task.
-        single: RDKD keeps groups of one class, whose KL is 0, or draws again (``resample``).
-        draws: how many groups RDKD draws at each step.
-        per_image: RDKD draws groups for each image separately.
-        distil_on: ``both`` batches, or only the ``new`` one.
-        streams: ``split`` has one cross-entropy over the new logits for new images and one over
-            all logits for exemplars; ``merged`` has one over all logits for both in one batch.
-        similarity: how s, the distance between groups and new classes, is scaled.
-        size_ratio: the adaptive weight uses the size of the ``group``, or of ``all`` old classes.
-        vectors: the class vectors of old tasks are ``stored``, or ``recomputed`` from exemplars.
-        head: the classifier.
+    `densekd.DenseDistillation` explains ``temperature`` to ``per_image``, `densekd.AdaptiveWeights`
+    explains ``similarity`` and ``size_ratio``, which is its ``ratio``.
     """
 
-    lambda_base: float = 5.0
-    lambda_exponent: float = 0.66
+    lambda_base: float = 5.0  # the weight of the distillation, before it is scaled
+    lambda_exponent: float = 0.66  # lambda = lambda_base (seen / new)^exponent, if not adaptive
     temperature: float = 2.0
     reduction: Reduction = "pool"
     tau_squared: bool = True
@@ -66,11 +49,13 @@ class DenseOptions:
     single: Single = "keep"
     draws: int | None = None
     per_image: bool = False
-    distil_on: DistilOn = "both"
+    distil_on: DistilOn = "both"  # batches, or only the new one
+    # Split: one cross-entropy over the new logits for new images, and one over all logits for
+    # exemplars. Merged: one over all logits for both in one batch.
     streams: Streams = "split"
     similarity: Similarity = "literal"
     size_ratio: SizeRatio = "group"
-    vectors: Vectors = "stored"
+    vectors: Vectors = "stored"  # the class vectors of old tasks; or recomputed from exemplars
     head: Head = "cosine"
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar, get_args
+from typing import get_args
 
 from torch import Tensor
 
@@ -17,26 +17,16 @@ from densekd.methods.ucir import FeatureTerm, LessForget
 from densekd.nn.classifier import Classifier, ProxyClassifier
 from densekd.nn.network import Outputs
 
-_Options = TypeVar("_Options")
-
 
 @dataclass(frozen=True)
 class PodnetOptions:
-    """The options in PODNet's option files, with the values of podnet_cnn_cifar100.yaml.
+    """The options in PODNet's option files, with the values of podnet_cnn_cifar100.yaml."""
 
-    Args:
-        spatial: the weight of POD-spatial is ``spatial sqrt(seen / new)``.
-        flat: the weight of POD-flat is ``flat sqrt(seen / new)``.
-        nca: the classification loss as ``released``, or as in the ``paper``.
-        margin: of the NCA loss, on scores before they are scaled; only ``paper`` has one.
-        clamp: clips gradients in schedules that have no clamp.
-    """
-
-    spatial: float = 3.0  # pod_spatial.scheduled_factor; 8 for ImageNet
-    flat: float = 1.0  # pod_flat.scheduled_factor; 10 for ImageNet
-    nca: NcaMode = "released"
-    margin: float = 0.6  # nca.margin
-    clamp: float = 5.0  # PODNet._train_task
+    spatial: float = 3.0  # pod_spatial.scheduled_factor, times sqrt(seen / new); 8 for ImageNet
+    flat: float = 1.0  # pod_flat.scheduled_factor, times sqrt(seen / new); 10 for ImageNet
+    nca: NcaMode = "released"  # the classification loss, or as in the ``paper``
+    margin: float = 0.6  # nca.margin, on scores before they are scaled; only ``paper`` has one
+    clamp: float = 5.0  # PODNet._train_task; clips gradients in schedules that have no clamp
 
 
 class Nca(Term):
@@ -101,14 +91,8 @@ def with_proxies(
     """A method with PODNet's classifier and phases, and terms of its own.
 
     New proxies are imprinted; those of old classes don't change. Then the proxies of all classes,
-    and nothing else, are trained by the same terms on balanced exemplars; batch norm stays in
-    training mode there.
-
-    Args:
-        name: of the method.
-        terms: its losses.
-        schedules: with a ``finish``, the schedule of the second phase.
-        clamp: clips gradients in schedules that have no clamp.
+    and nothing else, are trained by the same terms on balanced exemplars, by the schedule
+    ``finish``; batch norm stays in training mode there.
     """
     if schedules.finish is None:
         raise ValueError(
@@ -141,12 +125,8 @@ def proxy_schedules(
     return same_for_all(train, finish)
 
 
-def with_jitter(options: _Options, schedules: Schedules, network: str) -> Published[_Options]:
-    """Published settings with PODNet's random brightness."""
-    return Published(options, schedules, network, brightness=63 / 255)
-
-
 # What AFC, a fork of PODNet, has too.
+JITTER = 63 / 255  # the random brightness
 NETWORK_REASON = "it compares feature maps, which other networks rectify"
 SMALL_PROXY_SCHEDULES = proxy_schedules(160, 0.1, 0.05, 128, 5e-4)
 DIGITS_PROXY_SCHEDULES = same_for_all(
@@ -160,12 +140,12 @@ PODNET = MethodSpec(
     PodnetOptions,
     podnet,
     {
-        "small": with_jitter(PodnetOptions(), SMALL_PROXY_SCHEDULES, "podnet32"),
-        "imagenet100": with_jitter(
-            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 5e-4), "podnet18"
+        "small": Published(PodnetOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=JITTER),
+        "imagenet100": Published(
+            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 5e-4), "podnet18", brightness=JITTER
         ),
-        "imagenet": with_jitter(
-            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 1e-4), "podnet18"
+        "imagenet": Published(
+            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 1e-4), "podnet18", brightness=JITTER
         ),
         "digits": Published(PodnetOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
     },

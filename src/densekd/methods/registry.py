@@ -38,11 +38,8 @@ def make_method(
 ) -> Method:
     """Make the method of a name: one of `METHODS`, or a baseline with a distillation.
 
-    Args:
-        name: such as ``rdkd``, ``ucir`` or ``icarl+rdkd-adaptive``.
-        options: of the dense distillation.
-        schedules: how long and how fast it is trained.
-        own: the options of the baseline; its defaults if None.
+    Such as ``rdkd``, ``ucir`` or ``icarl+rdkd-adaptive``. ``options`` are of the dense
+    distillation, ``own`` those of the baseline, with its defaults if None.
     """
     check_method(name)
     first, plus, kd = name.partition("+")

@@ -71,17 +71,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Schedules:
-    """The schedules of a method; the default is the paper's for CIFAR-100.
+    """The schedules of a method; the default is the paper's for CIFAR-100."""
 
-    Args:
-        base: the base task.
-        increment: each later task.
-        finish: what some methods add: balanced fine-tuning or a bias stage after a later task,
-            self-distillation after the base task.
-    """
-
-    base: Schedule = Schedule(70, 0.1)
-    increment: Schedule = Schedule(40, 0.01)
+    base: Schedule = Schedule(70, 0.1)  # of the base task
+    increment: Schedule = Schedule(40, 0.01)  # of each later task
+    # Of what some methods add: balanced fine-tuning or a bias stage after a later task,
+    # self-distillation after the base task.
     finish: Schedule | None = None
 
     def scaled(self, share: float) -> "Schedules":

@@ -33,43 +33,27 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What terms see of a training step.
+    """What terms see of a training step."""
 
-    Args:
-        views: the batch of each stream; the base task has no ``exemplars``.
-        old: the sizes of the tasks learned before, in order; with an external teacher, of those
-            that its classes are divided into.
-        added: the number of new classes.
-        generator: draws groups; the same on all ranks.
-        network: the one being trained, for terms that use its parameters.
-    """
-
-    views: Mapping[Stream, View]
+    views: Mapping[Stream, View]  # the batch of each stream; the base task has no ``exemplars``
+    # The sizes of the tasks learned before, in order; with an external teacher, of those that its
+    # classes are divided into.
     old: tuple[int, ...]
-    added: int
-    generator: torch.Generator
-    network: Network
+    added: int  # the number of new classes
+    generator: torch.Generator  # draws groups; the same on all ranks
+    network: Network  # the one being trained, for terms that use its parameters
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What terms see before and after a task is trained.
-
-    Args:
-        task: the task being learned.
-        old: the sizes of the tasks learned before.
-        exemplars: of the old classes; None if there are none.
-        features: maps images to pooled features ``[n, D]`` by ``network``.
-        network: the network before the task, or after it.
-        batches: one epoch of new images and exemplars in one shuffle, augmented; the same on
-            all ranks.
-    """
+    """What terms see before and after a task is trained."""
 
     task: Task
-    old: tuple[int, ...]
-    exemplars: Split | None
-    features: Callable[[Split], Tensor]
-    network: Network
+    old: tuple[int, ...]  # the sizes of the tasks learned before
+    exemplars: Split | None  # of the old classes; None if there are none
+    features: Callable[[Split], Tensor]  # maps images to pooled features [n, D] by ``network``
+    network: Network  # before the task, or after it
+    # One epoch of new images and exemplars in one shuffle, augmented; the same on all ranks.
     batches: Callable[[], Iterator[Batch]]
 
 

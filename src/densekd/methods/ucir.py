@@ -17,19 +17,12 @@ from densekd.nn.network import Outputs
 
 @dataclass(frozen=True)
 class UcirOptions:
-    """The options of UCIR's scripts, with their defaults for CIFAR-100.
+    """The options of UCIR's class_incremental_cosine_cifar100.py."""
 
-    Args:
-        lambda_base: the weight of less-forget is ``lambda_base sqrt(old / new)``.
-        margin: how far an image's own old class has to be ahead of new ones, in cosines.
-        k: how many of the nearest new classes it is compared with.
-        ranking_weight: the weight of the margin ranking.
-    """
-
-    lambda_base: float = 5.0  # --lamda of class_incremental_cosine_cifar100.py; ImageNet: 10
-    margin: float = 0.5  # --dist
-    k: int = 2  # --K
-    ranking_weight: float = 1.0  # --lw_mr
+    lambda_base: float = 5.0  # --lamda: less-forget has lambda_base sqrt(old / new); ImageNet: 10
+    margin: float = 0.5  # --dist: how far an image's own old class has to be ahead, in cosines
+    k: int = 2  # --K: how many of the nearest new classes it is compared with
+    ranking_weight: float = 1.0  # --lw_mr: of the margin ranking
 
 
 @dataclass(frozen=True)
