@@ -1,13 +1,13 @@
 """AFC: a penalty on changes of feature maps, weighted by each channel's importance."""
 
 import copy
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from densekd.data.batches import Batch
 from densekd.losses.classify import NcaMode
 from densekd.losses.feature import channel_distance, channel_importance, normalised
 from densekd.methods.method import Method, MethodSpec, Published
@@ -23,7 +23,7 @@ from densekd.methods.podnet import (
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import RatioWeight, TaskContext
 from densekd.methods.ucir import FeatureTerm
-from densekd.nn.network import Network, Outputs
+from densekd.nn.network import Outputs
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ class ChannelDistance(FeatureTerm):
         """Measure the importance of the trained network's channels."""
         # In training mode, on a copy, so that the network's batch statistics stay as they are.
         network = copy.deepcopy(context.network).train()
-        sums: tuple[Tensor, ...] | None = None
+        shares = []
         for batch in context.batches():
-            found = self._importance(network, batch)
-            sums = found if sums is None else tuple(map(torch.add, sums, found))
-        assert sums is not None
-        self.importance = normalised(sums)
+            seen = network(batch.images)
+            loss = self.nca.loss(seen.logits, batch.labels, network.classifier)
+            shares.append(channel_importance(torch.autograd.grad(loss, seen.maps)))
+        layers = zip(*shares, strict=True)
+        self.importance = normalised([functools.reduce(torch.add, layer) for layer in layers])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The importance of each map's channels."""
@@ -76,11 +77,6 @@ class ChannelDistance(FeatureTerm):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the importance from what `state_dict` gave."""
         self.importance = tuple(state[f"importance.{number}"] for number in range(len(state)))
-
-    def _importance(self, network: Network, batch: Batch) -> tuple[Tensor, ...]:
-        seen = network(batch.images)
-        loss = self.nca.loss(seen.logits, batch.labels, network.classifier)
-        return channel_importance(torch.autograd.grad(loss, seen.maps))
 
 
 def afc(options: AfcOptions, schedules: Schedules) -> Method:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import Generic, Literal, TypeVar, get_args
 
@@ -26,32 +26,24 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with one schedule.
+    """A stretch of training with one schedule."""
 
-    Args:
-        name: of the phase, unique within a task; it seeds the phase's batches.
-        schedule: for how long and how fast.
-        data: the method's ``streams``; or, as the stream ``merged``, equal numbers of exemplars of
-            all classes (``balanced``), or the images ``held-out`` from training.
-        trains: ``all`` parameters but a bias correction, the same without the weights of old
-            classes (``new``), only the classes' ``weights``, or only the ``bias`` correction.
-        slots: the terms that count; None for all.
-        fixed_statistics: batch norm uses its running statistics, and doesn't update them.
-        teacher: the network ``before`` the task; or a frozen copy of the network it``self``, taken
-            when the phase starts, also in the base task. The latter needs ``slots``.
-        augment: as ``usual``, or ``heavy``; see `densekd.data.augment.Augment.of`.
-        mixup: blends images by shares from Beta(mixup, mixup); 0 for none. Only for terms that
-            take blended images: see `densekd.methods.terms.Term`.
-    """
-
-    name: str
+    name: str  # unique within a task; it seeds the phase's batches
     schedule: Schedule
+    # The method's ``streams``; or, as the stream ``merged``, equal numbers of exemplars of all
+    # classes (``balanced``), or the images ``held-out`` from training.
     data: PhaseData = "streams"
+    # ``all`` parameters but a bias correction, the same without the weights of old classes
+    # (``new``), only the classes' ``weights``, or only the ``bias`` correction.
     trains: Trains = "all"
-    slots: tuple[str, ...] | None = None
-    fixed_statistics: bool = False
+    slots: tuple[str, ...] | None = None  # the terms that count; None for all
+    fixed_statistics: bool = False  # batch norm uses its running statistics, without updates
+    # The network ``before`` the task; or a frozen copy of the network it``self``, taken when the
+    # phase starts, also in the base task. The latter needs ``slots``.
     teacher: TeacherSource = "before"
-    augment: Strength = "usual"
+    augment: Strength = "usual"  # see `densekd.data.augment.Augment.of`
+    # Blends images by shares from Beta(mixup, mixup); 0 for none. Only for terms that take blended
+    # images: see `densekd.methods.terms.Term`.
     mixup: float = 0.0
 
     def __post_init__(self) -> None:
@@ -76,32 +68,22 @@ class Method:
 
     A combination that can't be trained, such as a slot without a term or a phase without a loss,
     raises a ValueError that says what to change.
-
-    Args:
-        name: of the method.
-        head: the classifier.
-        terms: the losses that are added up, by slot; the distillation's slot is ``kd``.
-        base: the phases of the base task.
-        increment: the phases of each later task.
-        streams: ``split`` draws separate batches of ``new`` images and of ``exemplars``, which are
-            of old and new classes; ``merged`` draws one batch from new images and old exemplars.
-        keeps: ``everything`` replays all images instead of exemplars, for an upper bound.
-        predicts: by the classifier (``head``), or by the nearest mean of exemplars.
-        imprints: new weights start from the old network's features of the new images.
-        held_out: the share of each class's exemplars that are never in the streams, for a phase
-            on ``held-out`` data.
     """
 
     name: str
-    head: Head
-    terms: Mapping[str, Term]
-    base: tuple[Phase, ...]
-    increment: tuple[Phase, ...]
+    head: Head  # the classifier
+    terms: Mapping[str, Term]  # the losses to add up, by slot; the distillation's slot is ``kd``
+    base: tuple[Phase, ...]  # of the base task
+    increment: tuple[Phase, ...]  # of each later task
+    # ``split`` draws separate batches of ``new`` images and of ``exemplars``, which are of old and
+    # new classes; ``merged`` draws one batch from new images and old exemplars.
     streams: Streams = "split"
-    keeps: Keeps = field(default="exemplars", kw_only=True)
-    predicts: Predictor = field(default="head", kw_only=True)
-    imprints: bool = field(default=False, kw_only=True)
-    held_out: float = field(default=0.0, kw_only=True)
+    _: KW_ONLY
+    keeps: Keeps = "exemplars"  # ``everything`` replays all images, for an upper bound
+    predicts: Predictor = "head"  # by the classifier, or by the nearest mean of exemplars
+    imprints: bool = False  # new weights start from the old network's features of the new images
+    # The share of each class's exemplars that are never in the streams, for a phase on such data.
+    held_out: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("head", self.head, get_args(Head))
@@ -133,17 +115,6 @@ class Method:
             return {"merged"}
         return {"new"} if base else {"new", "exemplars"}
 
-    def _counted(self, phase: Phase, base: bool) -> dict[str, Term]:
-        """The terms of a phase; the base task has no exemplars, and no teacher but itself."""
-        fed = self._fed(phase, base)
-        return {
-            slot: term
-            for slot, term in self.terms.items()
-            if phase.counts(slot)
-            and (not base or fed & set(term.streams))
-            and (not base or phase.teacher == "self" or not term.needs_teacher)
-        }
-
     def _check_streams(self, slot: str, term: Term) -> None:
         """Refuse a term on batches that it never gets."""
         counting = [self._fed(phase, base) for phase, base in self._phases() if phase.counts(slot)]
@@ -163,7 +134,14 @@ class Method:
     def _check_phase(self, phase: Phase, base: bool) -> None:
         """Refuse a phase whose terms are missing, or can't be computed in it."""
         place = f"{self.name}: the phase {phase.name!r} of {'the base task' if base else 'a task'}"
-        fed, terms = self._fed(phase, base), self._counted(phase, base)
+        fed, taught = self._fed(phase, base), phase.teacher == "self" or not base
+        terms = {
+            slot: term
+            for slot, term in self.terms.items()
+            if phase.counts(slot)
+            and (fed & set(term.streams) or not base)
+            and (taught or not term.needs_teacher)
+        }
 
         def refuse(slots: list[str], sentence: str) -> None:
             if slots:

@@ -10,7 +10,7 @@ from densekd.checks import check_choice
 from densekd.losses.distill import DenseDistillation, Direction, Groups, Reduction, Single
 from densekd.methods.adaptive_weights import AdaptiveWeights, Similarity, SizeRatio
 from densekd.methods.method import Method, MethodSpec, Phase, Streams
-from densekd.methods.schedule import Schedules
+from densekd.methods.schedule import Schedules, same_for_all
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Vectors
 from densekd.nn.classifier import Head
 
@@ -125,16 +125,9 @@ def finetune(options: DenseOptions, schedules: Schedules) -> Method:
 
 def joint(options: DenseOptions, schedules: Schedules) -> Method:
     """An upper bound: trains each task on all images so far, by the base task's schedule."""
-    phases = (Phase("train", schedules.base),)
-    return Method(
-        "joint",
-        options.head,
-        {"merged": CrossEntropy(["merged"], "all")},
-        base=phases,
-        increment=phases,
-        streams="merged",
-        keeps="everything",
-    )
+    merged = DenseOptions(streams="merged", head=options.head)
+    plain = finetune(merged, same_for_all(schedules.base))
+    return dataclasses.replace(plain, name="joint", keeps="everything")
 
 
 PAPER_METHODS = (

@@ -16,30 +16,17 @@ _SHORTEST_FINISH = 1 / 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """The epochs of one phase: SGD with momentum, with a learning rate per epoch.
+    """The epochs of one phase: SGD with momentum, with a learning rate per epoch."""
 
-    Args:
-        epochs: passes over the new images.
-        lr: the learning rate of the first epoch.
-        decay: ``cosine`` from ``lr`` to ``lr_end``, ``milestones``, or ``constant``.
-        lr_end: where the cosine ends.
-        milestones: the epochs from which the rate is multiplied by ``factor``.
-        batch_size: of each stream, over all ranks.
-        momentum: of SGD.
-        weight_decay: on all parameters.
-        clamp: clip each element of a gradient to plus or minus this.
-        factor: what the rate is multiplied by at each milestone.
-    """
-
-    epochs: int = 70
-    lr: float = 0.1
+    epochs: int = 70  # passes over the new images
+    lr: float = 0.1  # the learning rate of the first epoch
     decay: Decay = "cosine"
-    lr_end: float = 1e-4
-    milestones: tuple[int, ...] = ()
-    batch_size: int = 128
+    lr_end: float = 1e-4  # where the cosine ends
+    milestones: tuple[int, ...] = ()  # the epochs from which the rate is multiplied by ``factor``
+    batch_size: int = 128  # of each stream, over all ranks
     momentum: float = 0.9
-    weight_decay: float = 1e-4
-    clamp: float | None = None
+    weight_decay: float = 1e-4  # on all parameters
+    clamp: float | None = None  # clip each element of a gradient to plus or minus this
     factor: float = 0.1
 
     def __post_init__(self) -> None:
