@@ -126,9 +126,9 @@ def teacher_settings(config: CompressionConfig) -> dict[str, Any]:
 
 # The schedules are those of RepDistiller and mdistiller for CIFAR-100, and of mdistiller for
 # ImageNet. Digits are learned in a tenth of the epochs.
-_DIGITS = stepped(24, 0.05, (15, 18, 21), 5e-4, 32)
-_SMALL = stepped(240, 0.05, (150, 180, 210), 5e-4, 64)
-_LARGE = stepped(100, 0.2, (30, 60, 90), 1e-4, 512)
+_DIGITS = stepped(24, 0.05, milestones=(15, 18, 21), weight_decay=5e-4, batch_size=32)
+_SMALL = stepped(240, 0.05, milestones=(150, 180, 210), weight_decay=5e-4, batch_size=64)
+_LARGE = stepped(100, 0.2, milestones=(30, 60, 90), batch_size=512)
 
 
 def _default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class BicOptions:
 
 
 # LargeScaleIncrementalLearning, imagenet_main.py. Only gamma decays, which is a term.
-BIAS_STAGE = stepped(200, 0.1, (60, 120, 160, 180), 0.0, 256)
+BIAS_STAGE = stepped(200, 0.1, milestones=(60, 120, 160, 180), weight_decay=0.0, batch_size=256)
 
 
 class NewShare(CrossEntropy):
@@ -135,10 +135,12 @@ BIC = MethodSpec(
     bic,
     {
         "small": _published(
-            stepped(250, 0.1, (100, 150, 200), 2e-4),
+            stepped(250, 0.1, milestones=(100, 150, 200), weight_decay=2e-4),
             dataclasses.replace(BIAS_STAGE, batch_size=128),
         ),
-        "imagenet": _published(stepped(100, 0.1, (30, 60, 80, 90), 1e-4, 256), BIAS_STAGE),
+        "imagenet": _published(
+            stepped(100, 0.1, milestones=(30, 60, 80, 90), batch_size=256), BIAS_STAGE
+        ),
         "digits": _published(
             DIGITS_SCHEDULE, Schedule(20, 0.1, "constant", batch_size=32, weight_decay=0.0)
         ),

@@ -99,7 +99,8 @@ def _published(lambda_base: float, schedules: Schedules) -> Published[CcilOption
 
 def _on_imagenet(weight_decay: float) -> Schedules:
     return Schedules(
-        stepped(70, 0.1, (30, 60), weight_decay), stepped(70, 0.01, (20, 35), weight_decay)
+        stepped(70, 0.1, milestones=(30, 60), weight_decay=weight_decay),
+        stepped(70, 0.01, milestones=(20, 35), weight_decay=weight_decay),
     )
 
 

@@ -28,7 +28,9 @@ class _Usual(NamedTuple):
     lambda_by_itself: float  # with the adaptive weight, or as a constant
 
 
-_ON_IMAGENET = Schedules(stepped(70, 0.1, (30, 60)), stepped(40, 0.01, (25, 35)))
+_ON_IMAGENET = Schedules(
+    stepped(70, 0.1, milestones=(30, 60)), stepped(40, 0.01, milestones=(25, 35))
+)
 _USUAL: dict[DataKind, _Usual] = {
     # A tenth of CIFAR-100's classes, and longer features.
     "digits": _Usual("resnet8", same_for_all(DIGITS_SCHEDULE), 0.5, 0.2),

@@ -1,6 +1,7 @@
 """How long and how fast a method is trained."""
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -77,27 +78,8 @@ def same_for_all(schedule: Schedule, finish: Schedule | None = None) -> Schedule
     return Schedules(schedule, schedule, finish)
 
 
-def stepped(
-    epochs: int,
-    lr: float,
-    milestones: tuple[int, ...],
-    weight_decay: float = 1e-4,
-    batch_size: int = 128,
-    *,
-    factor: float = 0.1,
-) -> Schedule:
-    """A schedule whose rate is multiplied by ``factor`` at each milestone."""
-    return Schedule(
-        epochs,
-        lr,
-        "milestones",
-        milestones=milestones,
-        batch_size=batch_size,
-        weight_decay=weight_decay,
-        factor=factor,
-    )
-
-
+# A schedule whose rate is multiplied by ``factor`` at each of the ``milestones``.
+stepped = functools.partial(Schedule, decay="milestones")
 # Ours, for the methods that nobody published settings for digits of: small batches, since digits
 # are few, so that there are enough steps.
 DIGITS_SCHEDULE = Schedule(20, 0.1, batch_size=32)

@@ -136,8 +136,9 @@ def ucir(options: UcirOptions, schedules: Schedules) -> Method:
     )
 
 
-SMALL_SCHEDULE = stepped(160, 0.1, (80, 120), 5e-4)
-LARGE_SCHEDULE = stepped(90, 0.1, (30, 60))
+SMALL_SCHEDULE = stepped(160, 0.1, milestones=(80, 120), weight_decay=5e-4)
+LARGE_SCHEDULE = stepped(90, 0.1, milestones=(30, 60))
+_FINISH = stepped(20, 0.01, milestones=(10,))
 _ON_IMAGENET = UcirOptions(lambda_base=10.0)
 
 UCIR = MethodSpec(
@@ -149,9 +150,7 @@ UCIR = MethodSpec(
         "small": Published(UcirOptions(), same_for_all(SMALL_SCHEDULE)),
         "imagenet100": Published(_ON_IMAGENET, same_for_all(LARGE_SCHEDULE), "ucir18"),
         # Only the script for ImageNet-1000 fine-tunes on balanced exemplars.
-        "imagenet": Published(
-            _ON_IMAGENET, same_for_all(LARGE_SCHEDULE, stepped(20, 0.01, (10,))), "ucir18"
-        ),
+        "imagenet": Published(_ON_IMAGENET, same_for_all(LARGE_SCHEDULE, _FINISH), "ucir18"),
         "digits": Published(UcirOptions(), same_for_all(DIGITS_SCHEDULE)),
     },
 )
