@@ -166,15 +166,8 @@ class DenseDistillation(nn.Module):
     def extra_repr(self) -> str:
         """List the options that differ from the defaults, for ``print``."""
         shown = f"{self.groups!r}, temperature={self.temperature}, reduction={self.reduction!r}"
-        defaults = {
-            "tau_squared": True,
-            "draws": None,
-            "per_image": False,
-            "total": self.groups == "each",
-            "direction": "teacher",
-            "skip_base": False,
-            "single": "keep",
-        }
+        keywords = DenseDistillation.__init__.__kwdefaults__ or {}
+        defaults = {"tau_squared": True, **keywords, "total": self.groups == "each"}
         for name, default in defaults.items():
             if getattr(self, name) != default:
                 shown += f", {name}={getattr(self, name)!r}"
