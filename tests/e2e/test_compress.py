@@ -14,13 +14,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.compression.compress import compress
+from densekd.compression.compress import Trainer, compress
 from densekd.compression.config import (
     CompressionConfig,
     compression_folder,
     resolve_compression,
 )
-from densekd.compression.trainer import Trainer
 from densekd.config.settings_tree import merge
 from densekd.runs.build import make_engine
 from densekd.runs.epochs import read_epochs

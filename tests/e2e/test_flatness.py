@@ -14,8 +14,7 @@ from densekd.cli.flatness import parse_sigmas
 from densekd.config.schema import as_toml, resolve
 from densekd.data.dataset import join_splits
 from densekd.files import write_atomically
-from densekd.runs.load_run import load_run
-from densekd.runs.run import run
+from densekd.runs.run import load_run, run
 from densekd.training.callbacks import Stopped
 
 NOISE = Noise((0.0, 0.05, 0.2), draws=2, seed=1)

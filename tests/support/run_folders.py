@@ -57,7 +57,7 @@ def _records(config: Config, sizes: list[int]) -> tuple[list[StepRecord], Matrix
         classes = tuple(f"class {i}" for i in range(seen - size, seen))
         extra: dict[str, Any] = {"head_accuracy": metrics.accuracy, "nme_accuracy": None}
         extra |= {"seconds": 1.5 + number, "images_per_second": 100.0, "notes": {}}
-        records.append(StepRecord(number, classes, **asdict(metrics), **extra))
+        records.append(StepRecord(number=number, classes=classes, **asdict(metrics), **extra))
     return records, confusion
 
 

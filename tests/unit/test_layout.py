@@ -15,12 +15,7 @@ MOST_LINES = 350
 TESTED_ELSEWHERE = {
     "e2e/test_cli_data.py": {"cli/data.py"},
     "e2e/test_cli_run.py": {"__main__.py", "cli/options.py", "cli/run.py", "cli/run_options.py"},
-    "e2e/test_compress.py": {
-        "cli/compress.py",
-        "compression/compress.py",
-        "compression/teacher.py",
-        "compression/trainer.py",
-    },
+    "e2e/test_compress.py": {"cli/compress.py", "compression/compress.py"},
     "e2e/test_export.py": {"cli/export.py", "model/export.py"},
     "e2e/test_flatness.py": {"cli/flatness.py"},
     "e2e/test_learn.py": {"cli/model.py", "cli/predict.py"},
@@ -32,7 +27,6 @@ TESTED_ELSEWHERE = {
         "report/write.py",
     },
     "e2e/test_report_page.py": {"report/page.py"},
-    "e2e/test_run.py": {"runs/run.py"},
     "e2e/test_sweeps.py": {"cli/sweep.py", "sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},
     "faults/test_run_faults.py": {"runs/locks.py", "runs/observer.py", "runs/record.py"},
@@ -47,7 +41,7 @@ TESTED_ELSEWHERE = {
     "unit/model/test_teach.py": {"model/request.py", "model/store.py"},
     "unit/report/test_figures.py": {"report/charts.py"},
     "unit/report/test_runs.py": {"report/groups.py"},
-    "unit/sweeps/test_sweep.py": {"sweeps/jobs.py", "sweeps/record.py"},
+    "unit/sweeps/test_sweep.py": {"sweeps/jobs.py"},
     "unit/training/test_engine.py": {"precision.py"},
     "unit/training/test_estimator.py": {"training/settings.py", "training/spec.py"},
 }

@@ -17,7 +17,7 @@ from densekd.data.dataset import OnProgress, Split, join_splits
 from densekd.data.stratify import first_of_each
 from densekd.files import write_json
 from densekd.nn.network import Network
-from densekd.runs.load_run import LoadedRun, load_run, read_config
+from densekd.runs.run import LoadedRun, load_run, read_config
 from densekd.seeds import Seeds
 from densekd.training.learner import Learner
 from densekd.training.phases import frozen_copy

@@ -38,7 +38,7 @@ def flatness_command(
     Writes flatness.json and flatness.png to the run folder.
     """
     from densekd.analysis.flatness import Noise, measure_flatness, plot_flatness
-    from densekd.runs.load_run import read_config
+    from densekd.runs.run import read_config
     from densekd.training.callbacks import Stopped
 
     if images is not None and images < 1:

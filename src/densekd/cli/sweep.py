@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from densekd.jobs.local import LocalPool
     from densekd.sweeps.jobs import SweepPlan
     from densekd.sweeps.ray import RayPool
-    from densekd.sweeps.record import SweepRecord
+    from densekd.sweeps.sweep import SweepRecord
 
 _WORKERS = "Workers"
 
@@ -154,8 +154,7 @@ def _do_runs(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool)
     from densekd.cli.progress import Bars, display_target
     from densekd.cli.sweep_progress import SweepDisplay
     from densekd.cli.sweep_tables import summary
-    from densekd.sweeps.record import SweepRecord, sweep_folder
-    from densekd.sweeps.sweep import carry_out
+    from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
     from densekd.sweeps.work import finished
 
     with Interrupts() as interrupts, sweep_folder(sweep, file.read_text("utf-8-sig")):

@@ -12,8 +12,7 @@ from densekd.cli.signals import Interrupts
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.runs.record import read_result
 from densekd.sweeps.jobs import SweepJob
-from densekd.sweeps.record import SweepRecord
-from densekd.sweeps.sweep import SweepObserver
+from densekd.sweeps.sweep import SweepObserver, SweepRecord
 
 
 class SweepDisplay(Display, SweepObserver):

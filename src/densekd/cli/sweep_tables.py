@@ -9,7 +9,7 @@ from rich.console import Console
 from densekd.cli import output
 from densekd.runs.record import read_result
 from densekd.sweeps.jobs import SweepPlan
-from densekd.sweeps.record import SweepRecord
+from densekd.sweeps.sweep import SweepRecord
 from densekd.sweeps.work import finished
 
 

@@ -1,24 +1,43 @@
-"""Compression: a small network learns all classes from a large one, by dense distillation."""
+"""Compression: a small network learns all classes from a large one, by dense distillation.
 
+The teacher is given, or trained once for all compressions that agree in the teacher's settings.
+"""
+
+import dataclasses
+import logging
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from densekd.compression.config import CompressionConfig, compression_folder
-from densekd.compression.teacher import TrainedTeacher, get_teacher, teacher_path
-from densekd.compression.trainer import Trainer
+from densekd.compression.config import CompressionConfig, compression_folder, teacher_settings
 from densekd.config.schema import as_toml, as_tree
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.scenario import Scenario
 from densekd.files import write_atomically
-from densekd.runs.observer import RunObserver
-from densekd.runs.record import store_result
+from densekd.methods.method import Method
+from densekd.runs.build import make_dataset, make_settings
+from densekd.runs.epochs import EpochLog, read_epochs
+from densekd.runs.observer import RunObserver, RunObservers
+from densekd.runs.record import StepRecord, read_result, store_result
 from densekd.runs.run import in_folder
-from densekd.training.checkpoint import save_state
+from densekd.runs.shared import SharedTraining
+from densekd.training.checkpoint import (
+    Checkpoints,
+    DamagedCheckpoint,
+    State,
+    load_state,
+    save_state,
+)
 from densekd.training.engine import Engine
+from densekd.training.evaluate import evaluate
 from densekd.training.learner import Learner
 from densekd.training.phases import ExternalTeacher
+from densekd.training.spec import draw_backbone
+
+logger = logging.getLogger(__name__)
 
 
 def compress(
@@ -55,12 +74,12 @@ def _finish(
     student = trainer.new_learner(config.student, config.make())
     if engine.first:
         write_atomically(folder / "compression.toml", as_toml(config))
-    path = None if config.method == "alone" else teacher_path(trainer, folder.parent)
-    teacher_ready = path is None or path.with_suffix(".json").exists()
-    observer.started(folder, trainer.tasks, int(teacher_ready))
-    teacher, external_teacher = None, None
-    if path is not None:
-        teacher = get_teacher(trainer, path)
+    file, teacher, external_teacher = None, None, None
+    if config.method != "alone":
+        file = _teacher_file(trainer, folder.parent / "teachers")
+    observer.started(folder, trainer.tasks, int(file is None or file.exists()))
+    if file is not None:
+        teacher = _get_teacher(trainer, file)
         _check_normalisation(teacher.learner, student)
         external_teacher = ExternalTeacher(teacher.learner.network, sizes)
     record, epochs = trainer.train(student, 1, folder, external_teacher)
@@ -72,22 +91,17 @@ def _finish(
         "student": config.student,
         "method": config.method,
         "accuracy": record.accuracy,
-        **_teacher_facts(teacher),
+        "teacher_accuracy": None if teacher is None else teacher.accuracy,
+        "teacher_seconds": None if teacher is None else teacher.seconds,
         "seconds": record.seconds,
         "images_per_second": record.images_per_second,
         "epochs": epochs,
         "groups": sizes,
-        "teacher_file": None if path is None else str(path.with_suffix(".json").resolve()),
+        "teacher_file": None if file is None else str(file.resolve()),
     }
     result = store_result(folder, reached, as_tree(config), engine)
     trainer.clear_checkpoints(folder)
     return result
-
-
-def _teacher_facts(teacher: TrainedTeacher | None) -> dict[str, float | None]:
-    if teacher is None:
-        return {"teacher_accuracy": None, "teacher_seconds": None}
-    return {"teacher_accuracy": teacher.accuracy, "teacher_seconds": teacher.seconds}
 
 
 def _check_normalisation(teacher: Learner, student: Learner) -> None:
@@ -98,3 +112,147 @@ def _check_normalisation(teacher: Learner, student: Learner) -> None:
             "Teacher and student normalise images differently, because a pretrained network brings "
             "its own mean and deviation; choose two networks that agree."
         )
+
+
+class Trainer:
+    """The data, engine and observer that teacher and student share.
+
+    Args:
+        config: the settings.
+        engine: device, precision and ranks.
+        observer: receives progress; the teacher's task is number 0, the student's number 1.
+    """
+
+    def __init__(self, config: CompressionConfig, engine: Engine, observer: RunObserver) -> None:
+        self.config, self.engine, self.observer = config, engine, observer
+        self.dataset = make_dataset(config, observer.loading)
+        # One task with all classes, in the order that is divided into groups.
+        classes = len(self.dataset.classes)
+        scenario = Scenario.of(self.dataset, base=classes, steps=0, order=config.order)
+        # Numbers differ, so that teacher and student draw from different random streams.
+        self.tasks = scenario[0], dataclasses.replace(scenario[0], number=1)
+
+    def new_learner(self, network: str, method: Method) -> Learner:
+        """Make an untrained learner that keeps no exemplars."""
+        backbone = draw_backbone(network, self.config.seed)
+        normalisation = self.dataset.mean, self.dataset.std
+        settings = make_settings(self.config, normalisation, backbone, self.engine)
+        return Learner(backbone, method, ExemplarMemory(Quota(0)), settings)
+
+    def train(
+        self,
+        learner: Learner,
+        number: int,
+        folder: Path,
+        external_teacher: ExternalTeacher | None = None,
+    ) -> tuple[StepRecord, list[dict[str, Any]]]:
+        """Train a learner on task ``number``, or resume it from ``folder``, and test it.
+
+        Returns:
+            The test record, and ``epoch``, ``loss`` and ``losses`` of each epoch.
+        """
+        task = self.tasks[number]
+        self.observer.training(number, task.classes)
+        writers = [EpochLog(None, folder)] if self.engine.first else []
+        learned = learner.learn(
+            task,
+            callback=RunObservers(self.observer, *writers),
+            checkpoints=Checkpoints(folder / "epochs"),
+            external_teacher=external_teacher,
+        )
+        record = StepRecord.of(task, evaluate(learner, task.test), learner, learned)
+        self.observer.evaluated(record)
+        epochs = [
+            {"epoch": e["epoch"], "loss": sum(e["losses"].values()), "losses": e["losses"]}
+            for e in read_epochs(folder)
+        ]
+        return record, epochs
+
+    def clear_checkpoints(self, folder: Path) -> None:
+        """Remove the checkpoints of a learner that is trained and saved."""
+        if self.engine.first:
+            Checkpoints(folder / "epochs").clear()
+
+
+class _TrainedTeacher(NamedTuple):
+    """A learner that has learned all classes, its test accuracy, and its training time."""
+
+    learner: Learner
+    accuracy: float
+    seconds: float
+
+
+def _teacher_file(trainer: Trainer, teachers: Path) -> Path:
+    """Where the trained teacher is, or will be: the ``network.json`` of its state."""
+    given = trainer.config.teacher_file
+    if given is None:
+        return _shared(trainer, teachers).folder / "network.json"
+    given = given.expanduser()
+    for file in (given, given / "network.json"):
+        if file.name == "network.json" and file.is_file():
+            return file
+    had = (read_result(given) or {}).get("teacher_file") if given.is_dir() else None
+    if had is None:
+        raise ValueError(
+            f"There is no trained teacher in {given}; "
+            "name the folder of an earlier `densekd compress`, or one in its folder teachers."
+        )
+    return Path(had)
+
+
+def _get_teacher(trainer: Trainer, file: Path) -> _TrainedTeacher:
+    """Load the teacher in a file given by `_teacher_file`, or train it there."""
+    path = file.with_suffix("")
+    if trainer.config.teacher_file is not None:
+        teacher = _load_teacher(trainer, path)
+        # It may have been tested on other images.
+        confusion = evaluate(teacher.learner, trainer.tasks[0].test).head
+        return teacher._replace(accuracy=float(confusion.trace() / confusion.sum()))
+    with _shared(trainer, path.parent.parent).locked("teacher", trainer.observer):
+        try:
+            teacher = _load_teacher(trainer, path)
+        except FileNotFoundError:
+            return _train_teacher(trainer, path)
+        except DamagedCheckpoint as error:
+            logger.warning("%s The teacher is trained again.", error)
+            return _train_teacher(trainer, path)
+        trainer.observer.shared_base(waiting=False)
+        return teacher
+
+
+def _shared(trainer: Trainer, teachers: Path) -> SharedTraining:
+    settings = teacher_settings(trainer.config)
+    return SharedTraining(teachers, settings, trainer.tasks[0].train, trainer.engine)
+
+
+def _load_teacher(trainer: Trainer, path: Path) -> _TrainedTeacher:
+    state, wanted = load_state(path), trainer.config.teacher
+    if state.facts["network"] != wanted:
+        raise ValueError(
+            f"The teacher in {path.parent} is a {state.facts['network']}, not a {wanted}."
+        )
+    if state.facts["learner"]["classes"] != list(trainer.tasks[0].classes):
+        raise ValueError(
+            f"The teacher in {path.parent} has learned other classes than {trainer.dataset.name} "
+            "has, or in another order."
+        )
+    learner = trainer.new_learner(trainer.config.teacher, trainer.config.make_teacher())
+    learner.load_state(State(state.facts["learner"], state.tensors))
+    return _TrainedTeacher(learner, state.facts["accuracy"], state.facts["seconds"])
+
+
+def _train_teacher(trainer: Trainer, path: Path) -> _TrainedTeacher:
+    learner = trainer.new_learner(trainer.config.teacher, trainer.config.make_teacher())
+    record, epochs = trainer.train(learner, 0, path.parent)
+    if trainer.engine.first:
+        state = learner.state()
+        facts = {
+            "network": trainer.config.teacher,
+            "learner": state.facts,
+            "accuracy": record.accuracy,
+            "seconds": record.seconds,
+            "epochs": epochs,
+        }
+        save_state(path, State(facts, state.tensors))
+    trainer.clear_checkpoints(path.parent)
+    return _TrainedTeacher(learner, record.accuracy, record.seconds)

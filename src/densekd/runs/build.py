@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import torch
-
 from densekd.config.schema import CommonConfig, Config
 from densekd.data.augment import Augment
 from densekd.data.dataset import Channels, Dataset, OnProgress
@@ -12,10 +10,9 @@ from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
 from densekd.data.stratify import first_of_each
 from densekd.nn.network import Backbone, own_statistics
-from densekd.nn.registry import make_backbone
-from densekd.seeds import Seeds
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
+from densekd.training.spec import draw_backbone
 
 # Mean and standard deviation of the channels, by which images are normalised.
 Normalisation = tuple[Channels, Channels]
@@ -67,13 +64,6 @@ def make_learner(config: Config, normalisation: Normalisation, engine: Engine) -
     quota = Quota(config.memory.per_class, config.memory.total)
     memory = ExemplarMemory(quota, config.memory.selection)
     return Learner(backbone, method, memory, make_settings(config, normalisation, backbone, engine))
-
-
-def draw_backbone(network: str, seed: int) -> Backbone:
-    """Make a network by name; weights that aren't pretrained are drawn from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Seeds(seed).number("init"))
-        return make_backbone(network)
 
 
 def make_settings(

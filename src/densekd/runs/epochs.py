@@ -1,29 +1,32 @@
-"""``epochs.jsonl``: the losses of each epoch, one JSON object per line."""
+"""What is written while a run trains: ``epochs.jsonl``, and events for TensorBoard."""
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from densekd.files import to_json
 from densekd.methods.method import Method
 from densekd.runs.observer import RunObserver
+from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
-EPOCHS_FILE = "epochs.jsonl"
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+EPOCHS_FILE = "epochs.jsonl"  # one JSON object per line
 
 
 class EpochLog(RunObserver):
     """Appends a line for each epoch, so that a killed process loses at most the last one.
 
     A line has ``task``, ``phase``, ``epoch``, ``step`` (the epoch counted over all tasks and
-    phases), ``lr``, ``images_per_second`` and ``losses`` by slot. Epochs count from 1. A resumed
-    run may repeat an epoch; the last line counts.
-
-    Args:
-        method: says how many epochs other tasks have; without it, a step is an epoch.
-        folders: where to write the file.
+    phases; without a method, the epoch itself), ``lr``, ``images_per_second`` and ``losses`` by
+    slot. Epochs count from 1. A resumed run may repeat an epoch; the last line counts.
     """
 
     def __init__(self, method: Method | None, *folders: Path) -> None:
@@ -37,7 +40,7 @@ class EpochLog(RunObserver):
             "task": report.task,
             "phase": report.phase,
             "epoch": report.epoch + 1,
-            "step": epoch_step(self.method, report) if self.method else report.epoch + 1,
+            "step": _epoch_step(self.method, report) if self.method else report.epoch + 1,
             "lr": report.lr,
             "images_per_second": report.images_per_second,
             "losses": dict(report.losses),
@@ -47,7 +50,7 @@ class EpochLog(RunObserver):
             _append(folder / EPOCHS_FILE, line)
 
 
-def epoch_step(method: Method, report: TrainingProgress) -> int:
+def _epoch_step(method: Method, report: TrainingProgress) -> int:
     """Count the epochs of all tasks and phases up to the one of a report."""
     base, increment = method.base, method.increment
     phases = list(increment if report.task else base)
@@ -72,6 +75,61 @@ def read_epochs(folder: Path) -> list[dict[str, Any]]:
                 entry = json.loads(line)
                 found[entry["step"]] = entry
     return [found[step] for step in sorted(found)]
+
+
+def tensorboard_installed() -> bool:
+    """Whether events can be written."""
+    return find_spec("tensorboard") is not None
+
+
+class TensorBoardWriter(RunObserver):
+    """Writes losses by epoch to ``epochs`` and accuracies by classes seen to ``tasks``.
+
+    A resumed run hides the events that it repeats.
+    """
+
+    def __init__(self, folder: Path, method: Method) -> None:
+        self.folder, self.method = folder, method
+        self._writers: dict[str, SummaryWriter] = {}
+
+    def report(self, report: TrainingProgress) -> None:
+        """Write losses, learning rate and speed at the end of an epoch."""
+        if not report.ends_epoch:
+            return
+        values = {f"loss/{slot}": loss for slot, loss in report.losses.items()}
+        values |= {"lr": report.lr, "images_per_second": report.images_per_second}
+        self._write("epochs", values, _epoch_step(self.method, report))
+
+    def evaluated(self, record: StepRecord) -> None:
+        """Write the accuracies after a task, by the number of classes seen."""
+        values = {
+            "accuracy/all": record.accuracy,
+            "accuracy/base": record.base_accuracy,
+            "accuracy/old": record.old_accuracy,
+            "accuracy/new": record.new_accuracy,
+        }
+        if record.nme_accuracy is not None:
+            values["accuracy/nme"] = record.nme_accuracy
+        values |= {f"notes/{name}": value for name, value in record.notes.items()}
+        known = {name: value for name, value in values.items() if not math.isnan(value)}
+        self._write("tasks", known, record.classes_seen)
+
+    def close(self) -> None:
+        """Close the files; later events would go into new ones."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _write(self, name: str, values: Mapping[str, float], step: int) -> None:
+        if name not in self._writers:
+            from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+            self._writers[name] = SummaryWriter(str(self.folder / name), purge_step=step)
+        writer = self._writers[name]
+        for tag, value in values.items():
+            writer.add_scalar(tag, value, step)
+        # A resumed run doesn't repeat what was checkpointed, so events must not stay in memory.
+        writer.flush()
 
 
 def _append(file: Path, line: bytes) -> None:

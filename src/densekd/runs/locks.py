@@ -1,12 +1,13 @@
 """Locks on folders, so that one process at a time works in each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from densekd.jobs.events import Busy
+from densekd.runs.observer import RunObserver
 from densekd.training.callbacks import Stopped
 from densekd.training.engine import Engine
 
@@ -30,26 +31,18 @@ def exclusive(folder: Path, engine: Engine | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def wait(
-    folder: Path, engine: Engine, stop: Callable[[], bool], on_wait: Callable[[], None]
-) -> Iterator[None]:
+def wait(folder: Path, engine: Engine, observer: RunObserver) -> Iterator[None]:
     """Lock a folder, after waiting for another process that works in it.
 
-    Args:
-        folder: the folder to lock; the first rank locks it for all.
-        engine: knows the ranks.
-        stop: whether to give up waiting.
-        on_wait: called once, if there is something to wait for.
-
     Raises:
-        Stopped: when ``stop`` says so.
+        Stopped: if the observer stopped the waiting.
     """
     lock, waiting = FileLock(folder / "lock"), False
     while not _acquire(lock, engine, seconds=1 if waiting else 0):
-        if engine.broadcast(stop()):
+        if engine.broadcast(observer.stop()):
             raise Stopped
         if not waiting:
-            on_wait()
+            observer.shared_base(waiting=True)
         waiting = True
     try:
         yield

@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from densekd.data.scenario import Task
+from densekd.runs.record import StepRecord
 from densekd.training.callbacks import Callback, TrainingProgress
-
-if TYPE_CHECKING:
-    from densekd.runs.record import StepRecord
 
 
 class RunObserver(Callback):
@@ -26,7 +23,7 @@ class RunObserver(Callback):
     def shared_base(self, waiting: bool) -> None:
         """Another run has trained the base, or, if ``waiting``, is training it now."""
 
-    def evaluated(self, record: "StepRecord") -> None:
+    def evaluated(self, record: StepRecord) -> None:
         """A task was learned and tested."""
 
 
@@ -41,7 +38,7 @@ class RunObservers(RunObserver):
         for each in (self.observer, *self.writers):
             each.report(report)
 
-    def evaluated(self, record: "StepRecord") -> None:
+    def evaluated(self, record: StepRecord) -> None:
         """Pass on the record of a task."""
         for each in (self.observer, *self.writers):
             each.evaluated(record)

@@ -34,23 +34,16 @@ _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class StepRecord(StepMetrics):
     """The results after a task.
 
-    Accuracies go from 0 to 1 and are measured with the method's own predictor; see
-    `densekd.metrics.StepMetrics`. ``head_accuracy`` and ``nme_accuracy`` are those on all classes
-    seen by the classifier and by the nearest mean of exemplars; ``notes`` are numbers that the
-    method's loss terms recorded.
+    Accuracies go from 0 to 1; the inherited ones are measured with the method's own predictor.
+    ``head_accuracy`` and ``nme_accuracy`` are those on all classes seen by the classifier and by
+    the nearest mean of exemplars; ``notes`` are numbers that the method's loss terms recorded.
     """
 
     number: int
     classes: tuple[str, ...]
-    classes_seen: int
-    accuracy: float
-    base_accuracy: float
-    old_accuracy: float
-    new_accuracy: float
-    task_accuracies: tuple[float, ...]
     head_accuracy: float
     nme_accuracy: float | None
     seconds: float
@@ -64,8 +57,8 @@ class StepRecord:
         """Make the record of a task that ``learner`` has just learned."""
         nearest = evaluation.nearest_mean
         return cls(
-            task.number,
-            task.classes,
+            number=task.number,
+            classes=task.classes,
             **asdict(step_metrics(evaluation.by(learner.method.predicts), learner.sizes)),
             head_accuracy=_accuracy(evaluation.head),
             nme_accuracy=None if nearest is None else _accuracy(nearest),
@@ -82,26 +75,17 @@ class StepRecord:
         known |= {"nme_accuracy": facts["nme_accuracy"], "task_accuracies": tasks}
         return cls(**{**known, "classes": tuple(facts["classes"])})
 
-    @property
-    def metrics(self) -> StepMetrics:
-        """The accuracies alone."""
-        return StepMetrics(**{name: getattr(self, name) for name in _METRICS})
-
-
-_METRICS = tuple(StepMetrics.__dataclass_fields__)
-
 
 def result_of(records: Sequence[StepRecord], last: Matrix) -> dict[str, Any]:
     """Summarise a run for ``result.json``; ``last`` is its last confusion matrix."""
-    steps = [record.metrics for record in records]
     nearest = [record.nme_accuracy for record in records if record.nme_accuracy is not None]
     complete = len(nearest) == len(records)
     return {
-        "average_incremental_accuracy": average_incremental_accuracy(steps),
+        "average_incremental_accuracy": average_incremental_accuracy(records),
         "average_incremental_accuracy_nme": float(np.mean(nearest)) if complete else None,
-        "forgetting": forgetting(steps),
+        "forgetting": forgetting(records),
         "steps": [asdict(record) for record in records],
-        "accuracy_matrix": accuracy_matrix(steps).tolist(),
+        "accuracy_matrix": accuracy_matrix(records).tolist(),
         "confusion_matrix": last.tolist(),
     }
 

@@ -2,32 +2,30 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from densekd.config.digests import base_settings, influential
-from densekd.config.schema import CommonConfig, Config, as_toml, as_tree
-from densekd.config.settings_tree import digest
+from densekd.config.schema import CommonConfig, Config, as_toml, as_tree, resolve
+from densekd.config.settings_tree import digest, read_toml
 from densekd.data.dataset import join_splits
-from densekd.data.scenario import Task
+from densekd.data.scenario import Scenario, Task
 from densekd.files import write_atomically
 from densekd.methods.registry import baseline_of, what_kd_does
 from densekd.runs.build import make_engine, make_learner, make_scenario
-from densekd.runs.epochs import EPOCHS_FILE, EpochLog
-from densekd.runs.load_run import restore
+from densekd.runs.epochs import EPOCHS_FILE, EpochLog, TensorBoardWriter, tensorboard_installed
 from densekd.runs.locks import exclusive
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.record import StepRecord, commit, read_result, result_of, store_result
 from densekd.runs.shared import SharedTraining
-from densekd.runs.tensorboard import TensorBoardWriter, tensorboard_installed
 from densekd.training.callbacks import stoppable
 from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation, evaluate
-from densekd.training.learner import Learned
+from densekd.training.learner import Learned, Learner
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +52,7 @@ def run(config: Config, out: Path, observer: RunObserver | None = None) -> dict[
         Busy: if another process works on the same run.
     """
     folder = run_folder(config, out)
-
-    def train(engine: Engine, observer: RunObserver) -> dict[str, Any]:
-        return _Run(config, folder, engine, observer).finish()
-
-    return in_folder(config, folder, observer, train)
+    return in_folder(config, folder, observer, lambda *args: _Run(config, folder, *args).finish())
 
 
 def in_folder(
@@ -79,8 +73,45 @@ def in_folder(
         return train(engine, observer)
 
 
+class LoadedRun(NamedTuple):
+    """A run; its learner has learned the first ``len(learner.sizes)`` tasks."""
+
+    config: Config
+    scenario: Scenario
+    learner: Learner
+
+
+def load_run(folder: Path) -> LoadedRun:
+    """Load a run's settings, its data and its newest learner, on one device.
+
+    Raises:
+        ValueError: if the folder is not that of a run, or no task was learned yet.
+    """
+    config = read_config(folder)
+    engine = make_engine(replace(config, engine=replace(config.engine, devices=1)))
+    scenario = make_scenario(config)
+    learner = make_learner(config, (scenario.dataset.mean, scenario.dataset.std), engine)
+    if _restore(learner, Checkpoints(folder / "learner")) is None:
+        raise ValueError(f"{folder} has learned no task yet; repeat its `densekd run` first.")
+    return LoadedRun(config, scenario, learner)
+
+
+def read_config(folder: Path) -> Config:
+    """Read the settings of the run in a folder."""
+    if not (folder / "config.toml").is_file():
+        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
+    return resolve(read_toml(folder / "config.toml"))
+
+
+def _restore(learner: Learner, learned: Checkpoints) -> State | None:
+    """Load the newest checkpoint into a learner and return it; None if there is none."""
+    state = learned.newest()
+    if state is not None:
+        learner.load_state(State(state.facts["learner"], state.tensors))
+    return state
+
+
 def _warn_of_network(config: Config) -> None:
-    """Warn of a network that the baseline is not meant for."""
     baseline, network = baseline_of(config.method.name), config.network
     if baseline is not None and not network.startswith(baseline.network_prefix):
         logger.warning(
@@ -126,7 +157,7 @@ class _Run:
         return store_result(self.folder, reached, as_tree(self.config), self.engine)
 
     def _resume(self) -> None:
-        state = restore(self.learner, self.learned)
+        state = _restore(self.learner, self.learned)
         if state is None:
             return
         self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
@@ -146,7 +177,7 @@ class _Run:
         """Train the base task, or load it if a run with the same base settings trained it."""
         settings = base_settings(self.config, len(task.classes))
         bases = self.folder.parent / "bases"
-        shared = SharedTraining.of(bases, settings, task.train, self.engine)
+        shared = SharedTraining(bases, settings, task.train, self.engine)
         with shared.locked("base", self.observer) as folder:
             if shared.trained:
                 self.observer.shared_base(waiting=False)
@@ -162,9 +193,8 @@ class _Run:
             return learned
 
     def _increment(self, task: Task) -> Learned:
-        checkpoints = self._epochs(task)
         callback = self._observers(self.folder)
-        return self.learner.learn(task, callback=callback, checkpoints=checkpoints)
+        return self.learner.learn(task, callback=callback, checkpoints=self._epochs(task))
 
     def _epochs(self, task: Task) -> Checkpoints:
         return Checkpoints(self.folder / "epochs" / f"{task.number:03d}")

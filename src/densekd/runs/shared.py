@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +20,23 @@ logger = logging.getLogger(__name__)
 _FILE = "trained.json"
 
 
-@dataclass(frozen=True)
 class SharedTraining:
-    """The folder of a network that is trained once for all runs that agree in ``facts``."""
+    """The folder of a network that is trained once for all runs that agree in ``facts``.
 
-    folder: Path
-    facts: Mapping[str, Any]
-    engine: Engine
+    It is named by a hash of all that the trained network depends on.
+    """
 
-    @classmethod
-    def of(
-        cls, parent: Path, settings: Mapping[str, Any], train: Split, engine: Engine
-    ) -> "SharedTraining":
-        """Name the folder by a hash of all that the trained network depends on."""
-        facts = {
+    def __init__(
+        self, parent: Path, settings: Mapping[str, Any], train: Split, engine: Engine
+    ) -> None:
+        self.engine = engine
+        self.facts = {
             "settings": settings,
             "versions": versions(),
             "engine": engine.describe(),
             "images": fingerprint(train),
         }
-        return cls(parent / digest(facts), facts, engine)
+        self.folder = parent / digest(self.facts)
 
     @property
     def trained(self) -> bool:
@@ -57,13 +53,12 @@ class SharedTraining:
             what: a word for the network, such as base.
             observer: hears about waiting, and can stop it.
         """
-        folder, engine = self.folder, self.engine
-        with wait(folder, engine, observer.stop, lambda: observer.shared_base(waiting=True)):
-            if not self.trained and engine.first:
+        with wait(self.folder, self.engine, observer):
+            if not self.trained and self.engine.first:
                 self._explain_training_again(what)
-            yield folder
-            if not self.trained and engine.first:
-                write_json(folder / _FILE, self.facts)
+            yield self.folder
+            if not self.trained and self.engine.first:
+                write_json(self.folder / _FILE, self.facts)
 
     def _explain_training_again(self, what: str) -> None:
         """Say so if only the number of threads, the precision or the like is different."""

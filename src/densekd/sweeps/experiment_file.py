@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from densekd.config.settings_tree import given, override, read_toml
 
@@ -24,6 +24,8 @@ MEASURES = (
     "seconds",
     "variance",
 )
+_WORDS: dict[type, str] = {str: "text", dict: "table", list: "list"}
+_Value = TypeVar("_Value", str, dict[str, Any], list[Any])
 _KEYS = ("title", "about", "kind", "measure", "settings", "grid", "skip", "table", "figures")
 
 
@@ -145,23 +147,23 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
     _check_names("a key of an experiment", tree, (*_KEYS, "paper"))
     kind = _one_of("kind", tree.get("kind", "runs"), get_args(JobKind))
     usual = "accuracy" if kind == "compression" else MEASURES[0]
-    grid = {key: _axis(key, values) for key, values in flat(_table(tree, "grid")).items()}
+    grid = {key: _axis(key, values) for key, values in flat(_get(tree, "grid", dict)).items()}
     if not grid:
         raise ValueError("grid has no key; give those that differ between runs, with a list each.")
-    table = _table(tree, "table")
+    table = _get(tree, "table", dict)
     _check_names("a key of table", table, ("rows", "columns"))
     experiment = Experiment(
         name=name,
-        title=_text(tree, "title"),
-        about=_text(tree, "about"),
+        title=_get(tree, "title", str).strip(),
+        about=_get(tree, "about", str).strip(),
         kind=kind,
         measure=_one_of("measure", tree.get("measure", usual), MEASURES),
-        settings=_table(tree, "settings"),
+        settings=_get(tree, "settings", dict),
         grid=grid,
         skip=tuple(_skipped(tree, grid)),
         rows=_one_of("table.rows", table.get("rows"), list(grid)),
         columns=_one_of("table.columns", table.get("columns"), list(grid)),
-        figures=tuple(_one_of("figures", f, get_args(Figure)) for f in _list(tree, "figures")),
+        figures=tuple(_one_of("figures", f, get_args(Figure)) for f in _get(tree, "figures", list)),
         targets=(),
     )
     if not experiment.points():
@@ -171,8 +173,8 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
 
 def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target]:
     """Read ``[paper.MEASURE]``: for each row one number, or one for each column."""
-    paper = _table(tree, "paper")
-    only = flat(_table(paper, "where"))
+    paper = _get(tree, "paper", dict)
+    only = flat(_get(paper, "where", dict))
     _check_names("a key of the grid", only, experiment.grid)
     rows = {str(value): value for value in experiment.grid[experiment.rows]}
     columns = experiment.grid[experiment.columns]
@@ -180,7 +182,7 @@ def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target
         if measure == "where":
             continue
         _one_of("paper", measure, MEASURES)
-        numbers = _table(paper, measure)
+        numbers = _get(paper, measure, dict)
         _check_names(f"a value of {experiment.rows}", numbers, rows)
         for row, value in numbers.items():
             where = {**only, experiment.rows: rows[row]}
@@ -199,7 +201,7 @@ def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target
 
 
 def _skipped(tree: Mapping[str, Any], grid: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for entry in _list(tree, "skip"):
+    for entry in _get(tree, "skip", list):
         if not isinstance(entry, Mapping) or not entry:
             raise ValueError(f"skip has points of the grid in braces, not {entry!r}.")
         values = flat(entry)
@@ -228,25 +230,12 @@ def _value(text: str) -> Any:
     return given(override({}, [f"value={text}"]), "value")
 
 
-def _text(tree: Mapping[str, Any], key: str) -> str:
-    text = tree.get(key)
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{key} must be a text, not {text!r}.")
-    return text.strip()
-
-
-def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = tree.get(key, {})
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{key} must be a table, not {table!r}.")
-    return table
-
-
-def _list(tree: Mapping[str, Any], key: str) -> list[Any]:
-    found = tree.get(key, [])
-    if not isinstance(found, list):
-        raise ValueError(f"{key} must be a list, not {found!r}.")
-    return found
+def _get(tree: Mapping[str, Any], key: str, kind: type[_Value]) -> _Value:
+    """The value of a key; an empty one by default, but a text must not be empty."""
+    value = tree.get(key, kind())
+    if not isinstance(value, kind) or not str(value).strip():
+        raise ValueError(f"{key} must be a {_WORDS[kind]}, not {tree.get(key)!r}.")
+    return value
 
 
 def _number(key: str, value: Any) -> float:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from densekd.compression.config import (
+    CompressionConfig,
     compression_folder,
     resolve_compression,
     teacher_settings,
 )
 from densekd.config.digests import base_settings
-from densekd.config.schema import EngineConfig, resolve
+from densekd.config.schema import resolve
 from densekd.config.settings_tree import INERT_KEYS, digest, merge, plain, uniform
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
@@ -79,7 +80,6 @@ def plan(
         scale: the share of all epochs to train.
     """
     changes = {} if changes is None else changes
-    locate = _locate_compression if experiment.kind == "compression" else _locate_run
     for key in flat(changes):
         if key in experiment.grid:
             raise ValueError(
@@ -90,7 +90,7 @@ def plan(
         tree = merge(experiment.settings, changes, nested(point))
         try:
             tree = tree if scale is None else scaled(tree, scale)
-            folder, shares = locate(tree, out)
+            folder, shares = _locate(experiment.kind, tree, out)
         except ValueError as error:
             raise ValueError(f"{experiment.name}, {label(point)}: {error}") from None
         job = SweepJob(experiment.kind, point, plain(tree), out, folder, shares, experiment.figures)
@@ -123,25 +123,16 @@ def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: floa
     return "-".join(parts)
 
 
-def _locate_run(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
-    """The folder of a run, and a hash of its base settings."""
-    config = resolve(tree)
-    _check_single(config.engine)
+def _locate(kind: JobKind, tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
+    """The folder of a job, and a hash of the settings of its base or teacher."""
+    config = resolve(tree) if kind == "runs" else resolve_compression(tree)
+    if config.engine.devices != 1:
+        raise ValueError(
+            "a sweep has one device for each run; leave engine.devices out, or use `densekd run`."
+        )
+    if isinstance(config, CompressionConfig):
+        return compression_folder(config, out), digest(plain(teacher_settings(config)))
     scenario = config.scenario
     # The data decides how many classes the base has; until it is read, hash what that depends on.
     base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
     return run_folder(config, out), digest([base_settings(config, 0), base_classes])
-
-
-def _locate_compression(tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
-    """The folder of a compression, and a hash of its teacher's settings."""
-    config = resolve_compression(tree)
-    _check_single(config.engine)
-    return compression_folder(config, out), digest(plain(teacher_settings(config)))
-
-
-def _check_single(engine: EngineConfig) -> None:
-    if engine.devices != 1:
-        raise ValueError(
-            "a sweep has one device for each run; leave engine.devices out, or use `densekd run`."
-        )

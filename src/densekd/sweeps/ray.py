@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from densekd.sweeps.jobs import SweepJob
 
 # After so many retries, the job itself is probably what kills its worker.
 _RETRIES = 3
-# The environment variables that a run reads.
+# The environment variables that a run reads, which its worker gets.
 _VARIABLES = ("DENSEKD_DATA",)
 
 
@@ -69,10 +68,8 @@ class RayPool:
             max_retries=_RETRIES,
         )
         variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        environment = _Environment(Path.cwd(), variables)
-        channel = self._mailbox, str(job.folder)
-        result = task.remote(self.work, job, channel, environment, self.threads)
-        self._jobs[result] = job
+        channel, place = (self._mailbox, str(job.folder)), (Path.cwd(), variables)
+        self._jobs[task.remote(self.work, job, channel, place, self.threads)] = job
 
     def events(self, seconds: float) -> Iterator[tuple[SweepJob, JobEvent]]:
         """Give new events, waiting at most ``seconds`` for a job to end."""
@@ -104,24 +101,6 @@ class RayPool:
         except self._ray.exceptions.RayError as error:
             return JobFailed(" ".join(str(error).split()))
         return outcome
-
-
-@dataclass(frozen=True)
-class _Environment:
-    """The folder and variables of the command, so that paths mean the same to all workers."""
-
-    folder: Path
-    variables: Mapping[str, str]
-
-    def enter(self) -> None:
-        os.environ.update(self.variables)
-        try:
-            os.chdir(self.folder)
-        except OSError as error:
-            raise ValueError(
-                f"A worker doesn't find {self.folder} ({error}); give the command in a folder "
-                "that all machines of the cluster share."
-            ) from None
 
 
 class _Mailbox:
@@ -166,14 +145,27 @@ class _MailboxChannel(JobChannel):
 
 
 def _task(
-    work: Work, job: SweepJob, channel: tuple[Any, str], environment: _Environment, threads: int
+    work: Work,
+    job: Any,
+    channel: tuple[Any, str],
+    place: tuple[Path, Mapping[str, str]],
+    threads: int,
 ) -> JobEnd:
     try:
-        environment.enter()
-    except ValueError as error:
-        return JobFailed(str(error))
+        _enter(*place)
+    except OSError as error:
+        return JobFailed(
+            f"A worker doesn't find {place[0]} ({error}); give the command in a folder that all "
+            "machines of the cluster share."
+        )
     torch.set_num_threads(threads)
     return run_job(work, job, _MailboxChannel(*channel))
+
+
+def _enter(folder: Path, variables: Mapping[str, str]) -> None:
+    """Take over the command's folder and variables, so that paths mean the same to all workers."""
+    os.environ.update(variables)
+    os.chdir(folder)
 
 
 def _ray() -> Any:

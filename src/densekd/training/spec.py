@@ -43,11 +43,9 @@ class LearnerSpec:
 
     def make_backbone(self) -> Backbone:
         """The backbone; a named one draws its weights from the seed."""
-        if not isinstance(self.backbone, str):
-            return as_backbone(self.backbone)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(Seeds(self.settings.seed).number("init"))
-            return make_backbone(self.backbone)
+        if isinstance(self.backbone, str):
+            return draw_backbone(self.backbone, self.settings.seed)
+        return as_backbone(self.backbone)
 
     def make_method(self) -> Method:
         """The method; a named one has the defaults for small images."""
@@ -68,6 +66,13 @@ class LearnerSpec:
             return self.memory
         name = self.method if isinstance(self.method, str) else ""
         return ExemplarMemory(Quota(self.memory), method_defaults(name, _KIND).selection)
+
+
+def draw_backbone(network: str, seed: int) -> Backbone:
+    """Make a network by name; weights that aren't pretrained are drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seeds(seed).number("init"))
+        return make_backbone(network)
 
 
 def describe_spec(spec: LearnerSpec) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from densekd.config.schema import resolve
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan, plan
-from densekd.sweeps.record import SweepRecord
+from densekd.sweeps.sweep import SweepRecord
 from densekd.sweeps.work import JobReporter, finished
 from densekd.training.callbacks import TrainingProgress
 

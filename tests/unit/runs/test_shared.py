@@ -19,7 +19,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def shared(parent: Path, **settings: int) -> SharedTraining:
-    return SharedTraining.of(parent, settings, dataset(4, 3).train, Engine("cpu", precision="32"))
+    return SharedTraining(parent, settings, dataset(4, 3).train, Engine("cpu", precision="32"))
 
 
 def train(parent: Path, **settings: int) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from densekd.jobs.events import JobChannel, JobDone, JobProgress
-from densekd.sweeps.ray import RayPool, _Environment, _Mailbox
+from densekd.jobs.events import JobChannel, JobDone, JobFailed, JobProgress
+from densekd.sweeps.ray import RayPool, _enter, _Mailbox, _task
 
 
 def nothing(job: object, line: JobChannel) -> None:
@@ -39,7 +39,8 @@ def test_paths_mean_the_same_to_all_workers(
     monkeypatch.setenv("DENSEKD_DATA", "before")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "work").mkdir()
-    _Environment(tmp_path / "work", {"DENSEKD_DATA": "sets"}).enter()
+    _enter(tmp_path / "work", {"DENSEKD_DATA": "sets"})
     assert (Path.cwd(), os.environ["DENSEKD_DATA"]) == (tmp_path / "work", "sets")
-    with pytest.raises(ValueError, match="all machines of the cluster"):
-        _Environment(tmp_path / "none", {}).enter()
+    ended = _task(nothing, None, (None, "a"), (tmp_path / "none", {}), 1)
+    assert isinstance(ended, JobFailed)
+    assert "all machines of the cluster" in ended.reason

@@ -19,8 +19,7 @@ from densekd.jobs.events import (
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, label
 from densekd.sweeps.jobs import SweepJob, SweepPlan, plan, scaled
-from densekd.sweeps.record import SweepRecord, sweep_folder
-from densekd.sweeps.sweep import JobQueue, SweepObserver, carry_out
+from densekd.sweeps.sweep import JobQueue, SweepObserver, SweepRecord, carry_out, sweep_folder
 from densekd.training.callbacks import Stopped
 
 FOUR = Experiment(

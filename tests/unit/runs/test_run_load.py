@@ -3,10 +3,9 @@ from pathlib import Path
 import pytest
 
 from densekd.config.schema import resolve
-from densekd.runs.load_run import load_run, read_config
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.runs.run import run, run_folder
+from densekd.runs.run import load_run, read_config, run, run_folder
 from densekd.training.callbacks import Stopped
 from densekd.training.evaluate import evaluate
 

@@ -5,8 +5,8 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from densekd.runs.epochs import TensorBoardWriter
 from densekd.runs.record import StepRecord
-from densekd.runs.tensorboard import TensorBoardWriter
 from densekd.training.callbacks import TrainingProgress
 
 from support.schedules import TWO_PHASES
