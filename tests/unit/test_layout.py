@@ -43,7 +43,7 @@ TESTED_ELSEWHERE = {
     "unit/report/test_runs.py": {"report/groups.py"},
     "unit/sweeps/test_sweep.py": {"sweeps/jobs.py"},
     "unit/training/test_engine.py": {"precision.py"},
-    "unit/training/test_estimator.py": {"training/settings.py", "training/spec.py"},
+    "unit/training/test_learner_estimator.py": {"training/settings.py"},
 }
 
 

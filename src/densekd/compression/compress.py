@@ -35,7 +35,7 @@ from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
 from densekd.training.learner import Learner
 from densekd.training.phases import ExternalTeacher
-from densekd.training.spec import draw_backbone
+from densekd.training.settings import draw_backbone
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from densekd.data.stratify import first_of_each
 from densekd.nn.network import Backbone, own_statistics
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
-from densekd.training.spec import draw_backbone
+from densekd.training.settings import draw_backbone
 
 # Mean and standard deviation of the channels, by which images are normalised.
 Normalisation = tuple[Channels, Channels]

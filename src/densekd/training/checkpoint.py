@@ -22,6 +22,7 @@ from densekd.files import remove_leftovers, to_json, write_atomically
 
 _FORMAT = 1
 _DIGITS = 16  # of the digest, in the name of a tensors file
+_KEPT = 2  # states in a folder, in case the newer is damaged
 _NUMBERED = re.compile(rf"(\d{{6,}})(?:\.json|-[0-9a-f]{{{_DIGITS}}}\.safetensors)")
 
 logger = logging.getLogger(__name__)
@@ -98,27 +99,21 @@ class Checkpoints:
     """Numbered states in a folder, of which the newest are kept.
 
     A damaged one is skipped for the one before it. If the process is killed in any call, `latest`
-    still gives the last state whose `save` finished, or the one being saved.
-
-    Args:
-        folder: made when the first state is saved.
-        keep: how many states to keep.
+    still gives the last state whose `save` finished, or the one being saved. The folder is made
+    when the first state is saved.
     """
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
-        if keep < 1:
-            raise ValueError(f"Can't keep {keep} checkpoints; keep at least 1.")
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.keep = keep
 
     def save(self, number: int, state: State) -> None:
-        """Save a state; then remove those beyond ``keep``, and any with a greater number."""
+        """Save a state; then remove all but this and the one before it."""
         if number < 0:
             raise ValueError(f"Checkpoints are numbered from 0, not {number}.")
         # First free the space of files that a killed process left, in case the disk is full.
         self._remove_all_but(self._numbers())
         save_state(self._path(number), state)
-        self._remove_all_but([n for n in self._numbers() if n <= number][-self.keep :])
+        self._remove_all_but([n for n in self._numbers() if n <= number][-_KEPT:])
 
     def latest(self) -> tuple[int, State] | None:
         """The newest intact state and its number; None if nothing was saved.

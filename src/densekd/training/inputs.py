@@ -43,11 +43,6 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
     return PixelImages(_decode(list(pictures), size))
 
 
-def as_names(labels: Iterable[Label], images: int | None = None) -> list[str]:
-    """Class names of labels; raises ValueError unless there is one for each of the ``images``."""
-    return [str(label) for label in _labels(labels, images)]
-
-
 def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], number: int) -> Task:
     """Make the next task, with its classes in the order of their labels.
 
@@ -57,7 +52,7 @@ def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], numbe
         known: the names of the classes learned before; raises ValueError if a label is among them.
         number: of the task.
     """
-    given = _labels(labels, len(images))
+    given = as_labels(labels, len(images))
     if not given:
         raise ValueError("There is no image to learn from.")
     # Numbers in their own order, before names.
@@ -74,9 +69,10 @@ def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], numbe
     return Task(number, names, len(known), train, train.take(torch.arange(0)))
 
 
-def _labels(labels: Iterable[Label], images: int | None) -> list[Label]:
+def as_labels(labels: Iterable[Label], images: int) -> list[Label]:
+    """Names and whole numbers; raises ValueError unless there is one for each of the images."""
     given = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
-    if images is not None and len(given) != images:
+    if len(given) != images:
         raise ValueError(f"{images} images have {len(given)} labels; give one for each.")
     given = [label.item() if isinstance(label, np.generic) else label for label in given]
     wrong = [label for label in given if not isinstance(label, str | int)]

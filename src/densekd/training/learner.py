@@ -1,11 +1,14 @@
 """A learner: a network that learns one task after another by a method, with exemplars."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from densekd.data.augment import Augment
@@ -18,7 +21,6 @@ from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
 from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints, State, load_state, save_state, select_prefix
-from densekd.training.estimator import EstimatorMixin
 from densekd.training.inference import (
     InferenceOutputs,
     class_means,
@@ -26,17 +28,18 @@ from densekd.training.inference import (
     extract_features,
     infer,
 )
+from densekd.training.inputs import ImageInputs, Label, as_images, as_labels, as_task
 from densekd.training.loop import train_task
 from densekd.training.phases import ExternalTeacher, TaskTraining
-from densekd.training.settings import InferredAugment
-from densekd.training.settings import Settings as Settings
-from densekd.training.spec import (
+from densekd.training.settings import (
+    InferredAugment,
     LearnerSpec,
     describe_augment,
     describe_spec,
     restore_augment,
     restore_spec,
 )
+from densekd.training.settings import Settings as Settings
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,12 @@ class Learned:
     notes: Mapping[str, float]  # what terms recorded, such as lambda, by slot and name
 
 
-class Learner(EstimatorMixin):
+class Learner:
     """Learns one task at a time without forgetting the earlier ones.
+
+    It has scikit-learn's methods too: ``X`` is n images in any form that
+    `densekd.training.inputs.as_images` takes, and ``y`` their labels, names or whole numbers. A
+    class is named by the text of its label.
 
     Args:
         backbone: the name of a network, such as ``resnet32`` or ``hf:FOLDER``, or an ``nn.Module``.
@@ -159,10 +166,43 @@ class Learner(EstimatorMixin):
         """Logits and pooled features of images, or of their mirror images."""
         return infer(self.network, images, self.settings, flipped=flipped)
 
-    def unfitted_copy(self) -> "Learner":
-        """A learner with the same settings that has learned nothing."""
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The names of all classes, in the order of `predict_proba`'s columns."""
+        return np.array(self.classes, dtype=np.str_)
+
+    def fit(self, X: ImageInputs, y: Iterable[Label], *, callback: Callback | None = None) -> Self:
+        """Forget everything and learn these classes; the learner is unchanged until it is done."""
         memory = ExemplarMemory(self.spec.make_memory().quota, self.memory.selection)
-        return self._from_spec(replace(self.spec, memory=memory))
+        fresh = self._from_spec(replace(self.spec, memory=memory))
+        fresh.partial_fit(X, y, callback=callback)
+        vars(self).update(vars(fresh))
+        return self
+
+    def partial_fit(
+        self, X: ImageInputs, y: Iterable[Label], *, callback: Callback | None = None
+    ) -> Self:
+        """Learn one more task; raises ValueError if a class is already known."""
+        images = as_images(X, self.settings.image_size)
+        self.learn(as_task(images, y, self.classes, len(self.sizes)), callback=callback)
+        return self
+
+    def predict(self, X: ImageInputs) -> list[str]:
+        """The name of the most likely class of each image."""
+        return [self.classes[rank] for rank in self._scores(X).argmax(1).tolist()]
+
+    def predict_proba(self, X: ImageInputs) -> NDArray[np.float32]:
+        """The softmax of the scores, ``[n, classes]``; not calibrated."""
+        probabilities: NDArray[np.float32] = self._scores(X).softmax(1).cpu().numpy()
+        return probabilities
+
+    def score(self, X: ImageInputs, y: Iterable[Label]) -> float:
+        """The accuracy on these images, from 0 to 1."""
+        predicted = self.predict(X)
+        names = [str(label) for label in as_labels(y, len(predicted))]
+        if not names:
+            raise ValueError("There is no image to test on.")
+        return sum(a == b for a, b in zip(predicted, names, strict=True)) / len(names)
 
     def save(self, folder: Path | str) -> None:
         """Write the learner to a folder, atomically."""
@@ -223,6 +263,11 @@ class Learner(EstimatorMixin):
         for slot, term in self.terms.items():
             term.load_state_dict(select_prefix(state.tensors, f"term.{slot}."))
         self.classes = tuple(state.facts["classes"])
+
+    def _scores(self, X: ImageInputs) -> Tensor:
+        if not self.classes:
+            raise ValueError("Nothing was learned yet; call fit first.")
+        return self.scores(as_images(X, self.settings.image_size))
 
     @classmethod
     def _from_spec(cls, spec: LearnerSpec) -> "Learner":

@@ -70,10 +70,10 @@ def train_task(
             "give each task a folder of its own."
         )
     for phase in training.phases[position.phase :]:
-        started = training.start_phase(phase, network, {} if saved is None else saved.tensors)
-        if started is None:
+        if training.lacks_images(phase):
             position.phase += 1
             continue
+        started = PhaseTraining(training, phase, network, {} if saved is None else saved.tensors)
         loop = _PhaseLoop(started, network, checkpoints)
         if saved is not None:
             loop.load_state(saved)
@@ -104,7 +104,7 @@ class _PhaseLoop:
         self.task, self.phase = training.task, training.phase
         self.engine = self.task.settings.engine
         schedule = self.phase.schedule
-        trained = trainable_parameters(network, self.phase.trains)
+        trained = _trainable_parameters(network, self.phase.trains)
         network.requires_grad_(False)
         for parameter in trained:
             parameter.requires_grad_(True)
@@ -117,6 +117,8 @@ class _PhaseLoop:
             s for term in training.terms.values() if term.needs_teacher for s in term.streams
         }
         self.groups = torch.Generator()
+        # When progress was last reported, and after how many images.
+        self._reported, self._images = 0.0, 0
 
     def run(self, position: Position, callback: Callback) -> None:
         """Train from ``position`` to the end of the phase."""
@@ -150,14 +152,14 @@ class _PhaseLoop:
         if position.batch == 0:
             seeds = self.task.seeds.at(self.phase.name, position.epoch)
             self.groups.manual_seed(seeds.number("groups"))
-        clock = _Clock(position)
-        saved = time.monotonic()
+        saved = self._reported = time.monotonic()
+        self._images = position.images
         for batches in self.training.epoch(position.epoch, position.batch):
             images = sum(len(batch.labels) for batch in batches.values())
             position.add(self._step(batches), images * self.engine.share.world)
             last = position.batch == len(self.training)
-            if last or time.monotonic() - clock.last >= _SECONDS_PER_REPORT:
-                self._report(position, callback, clock)
+            if last or time.monotonic() - self._reported >= _SECONDS_PER_REPORT:
+                self._report(position, callback)
             if last or self.engine.share.world > 1:
                 continue  # several ranks stop and save only at the end of an epoch, together
             if callback.stop():
@@ -197,13 +199,16 @@ class _PhaseLoop:
         self.optimiser.step()
         return {slot: loss.detach() for slot, loss in losses.items()}
 
-    def _report(self, position: Position, callback: Callback, clock: "_Clock") -> None:
+    def _report(self, position: Position, callback: Callback) -> None:
         # A sum stays non-finite once one of its losses was.
         totals = torch.stack(list(position.sums.values())).tolist()
         # Several ranks must fail together; they do when `_save` checks the weights.
         if self.engine.share.world == 1:
             self._check(all(map(math.isfinite, totals)), position)
-        schedule = self.phase.schedule
+        schedule, now = self.phase.schedule, time.monotonic()
+        seconds, images = now - self._reported, position.images - self._images
+        position.seconds += seconds
+        self._reported, self._images = now, position.images
         report = TrainingProgress(
             position.task,
             self.phase.name,
@@ -212,7 +217,7 @@ class _PhaseLoop:
             position.batch,
             len(self.training),
             schedule.lr_at(position.epoch),
-            clock.tick(),
+            images / max(seconds, 1e-9),
             {slot: x / position.batch for slot, x in zip(position.sums, totals, strict=True)},
         )
         callback.report(report)
@@ -243,7 +248,7 @@ class _PhaseLoop:
             )
 
 
-def trainable_parameters(network: Network, what: Trains) -> list[nn.Parameter]:
+def _trainable_parameters(network: Network, what: Trains) -> list[nn.Parameter]:
     """The parameters that a phase trains."""
     classifier = network.classifier
     weights = [*classifier.blocks, *getattr(classifier, "biases", [])]
@@ -253,19 +258,3 @@ def trainable_parameters(network: Network, what: Trains) -> list[nn.Parameter]:
     old = [*classifier.blocks[:-1], *getattr(classifier, "biases", [])[:-1]]
     fixed = {id(parameter) for parameter in bias + (old if what == "new" else [])}
     return [parameter for parameter in network.parameters() if id(parameter) not in fixed]
-
-
-class _Clock:
-    """Adds the seconds of training to a position."""
-
-    def __init__(self, position: Position) -> None:
-        self.position, self.images = position, position.images
-        self.last = time.monotonic()
-
-    def tick(self) -> float:
-        """Images per second since the last tick."""
-        now = time.monotonic()
-        seconds, images = now - self.last, self.position.images - self.images
-        self.position.seconds += seconds
-        self.last, self.images = now, self.position.images
-        return images / max(seconds, 1e-9)

@@ -94,20 +94,10 @@ class TaskTraining:
             self.teacher = frozen_copy(self._external_teacher.network)
         return notes
 
-    def start_phase(
-        self, phase: Phase, network: Network, saved: Mapping[str, Tensor]
-    ) -> "PhaseTraining | None":
-        """A phase, ready to train ``network``; None if it needs exemplars and there are none.
-
-        Args:
-            phase: one of ``phases``.
-            network: the network to train, as it is when the phase starts.
-            saved: the tensors of a checkpoint made within the phase; empty if there is none.
-        """
+    def lacks_images(self, phase: Phase) -> bool:
+        """Whether a phase needs exemplars and there are none."""
         needed = {"balanced": self.images.balanced, "held-out": self.images.held_out}
-        if phase.data in needed and needed[phase.data] is None:
-            return None
-        return PhaseTraining(self, phase, network, saved)
+        return phase.data in needed and needed[phase.data] is None
 
     def end(self, network: Network) -> None:
         """Show the trained network to the terms, and keep exemplars of the new classes."""
@@ -157,7 +147,11 @@ class TaskTraining:
 class PhaseTraining:
     """One phase of a task: its batches, its terms and its teacher.
 
-    Made by `TaskTraining.start_phase`, where the arguments are explained.
+    Args:
+        task: what all phases share.
+        phase: one of ``task.phases`` that doesn't lack images.
+        network: the network to train, as it is when the phase starts.
+        saved: the tensors of a checkpoint made within the phase; empty if there is none.
     """
 
     def __init__(

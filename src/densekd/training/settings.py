@@ -1,6 +1,11 @@
-"""The settings of a learner besides its network and its method."""
+"""What a learner is made of, and how that is written to JSON and read again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
 
 from densekd.data.augment import Augment
 from densekd.data.dataset import (
@@ -10,11 +15,21 @@ from densekd.data.dataset import (
     PixelImages,
     channel_statistics,
 )
-from densekd.nn.network import own_statistics
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.methods.defaults import default_lambda, method_defaults
+from densekd.methods.method import DataKind, Method
+from densekd.methods.paper import DenseOptions
+from densekd.methods.registry import make_method
+from densekd.nn.adapter import as_backbone
+from densekd.nn.network import Backbone, own_statistics
+from densekd.nn.registry import make_backbone
+from densekd.seeds import Seeds
 from densekd.training.engine import Engine
 
 # Pad by an eighth of an image's size: 4 pixels for CIFAR's 32.
 _PADDING = 8
+# A learner doesn't know its data when it is made.
+_KIND: DataKind = "small"
 
 
 class InferredAugment(Augment):
@@ -62,6 +77,113 @@ class Settings:
     workers: int = 0
     image_size: int | None = None
     oversample_rare: bool = False
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """The parts of a learner as the user gave them.
+
+    Args:
+        backbone: a module, or a name such as ``resnet32``.
+        method: a method, or a name such as ``rdkd``, which gets its default settings.
+        memory: an exemplar memory, or how many exemplars to keep per class.
+        settings: what does not depend on the method.
+        epochs: of the base task; later tasks are shortened in proportion. Only with a name.
+    """
+
+    backbone: Backbone | nn.Module | str
+    method: Method | str
+    memory: ExemplarMemory | int
+    settings: Settings
+    epochs: int | None = None
+
+    def make_backbone(self) -> Backbone:
+        """The backbone; a named one draws its weights from the seed."""
+        if isinstance(self.backbone, str):
+            return draw_backbone(self.backbone, self.settings.seed)
+        return as_backbone(self.backbone)
+
+    def make_method(self) -> Method:
+        """The method; a named one has the defaults for small images."""
+        if isinstance(self.method, Method):
+            if self.epochs is not None:
+                raise ValueError("epochs go with the name of a method; a Method has its own.")
+            return self.method
+        known = method_defaults(self.method, _KIND)
+        schedules = known.schedules
+        if self.epochs is not None:
+            schedules = schedules.scaled(self.epochs / schedules.base.epochs)
+        options = DenseOptions(lambda_base=default_lambda(self.method, _KIND))
+        return make_method(self.method, options, schedules, known.options)
+
+    def make_memory(self) -> ExemplarMemory:
+        """The memory; a named baseline selects exemplars as it was published."""
+        if isinstance(self.memory, ExemplarMemory):
+            return self.memory
+        name = self.method if isinstance(self.method, str) else ""
+        return ExemplarMemory(Quota(self.memory), method_defaults(name, _KIND).selection)
+
+
+def draw_backbone(network: str, seed: int) -> Backbone:
+    """Make a network by name; weights that aren't pretrained are drawn from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seeds(seed).number("init"))
+        return make_backbone(network)
+
+
+def describe_spec(spec: LearnerSpec) -> dict[str, Any]:
+    """The spec as JSON; None for a part that JSON can't hold, such as a module."""
+    memory, settings = spec.make_memory(), spec.settings
+    augment = describe_augment(settings.augment)
+    quota = [memory.quota.per_class, memory.quota.total]
+    kept = {name: getattr(settings, name) for name in ("seed", "workers", "image_size")}
+    return {
+        "backbone": spec.backbone if isinstance(spec.backbone, str) else None,
+        "method": spec.method if isinstance(spec.method, str) else None,
+        "memory": {"quota": quota, "selection": memory.selection},
+        "settings": None if augment is None else {"augment": augment, **kept},
+        "epochs": spec.epochs,
+    }
+
+
+def restore_spec(description: Mapping[str, Any], given: Mapping[str, Any]) -> LearnerSpec:
+    """The spec that was described, with the given parts replaced; the engine is chosen anew."""
+    names = ("backbone", "method", "memory", "settings", "epochs")
+    found: dict[str, Any] = {name: description.get(name) for name in names}
+    if found["memory"]:
+        quota, selection = found["memory"]["quota"], found["memory"]["selection"]
+        found["memory"] = ExemplarMemory(Quota(*quota), selection)
+    if found["settings"]:
+        augment = restore_augment(found["settings"]["augment"])
+        found["settings"] = Settings(**{**found["settings"], "augment": augment})
+    found |= {name: part for name, part in given.items() if part is not None}
+    if isinstance(found["method"], Method):
+        found["epochs"] = None
+    missing = [name for name, part in found.items() if part is None and name != "epochs"]
+    if missing:
+        raise ValueError(
+            f"This learner's own {missing[0]} could not be saved with it; give what it was made "
+            f"of: Learner.load(folder, {missing[0]}=...)."
+        )
+    return LearnerSpec(**found)
+
+
+def describe_augment(augment: Augment) -> dict[str, Any] | None:
+    """The augmentation as JSON; None for a user's own class."""
+    kept = {"flip": augment.flip, "brightness": augment.brightness}
+    if type(augment) is InferredAugment:
+        return {"padding": None if augment.by_size else augment.padding, **kept}
+    if type(augment) is Augment:
+        return {"padding": augment.padding, **kept, "mean": augment.mean, "std": augment.std}
+    return None
+
+
+def restore_augment(description: Mapping[str, Any]) -> Augment:
+    """The augmentation that was described."""
+    if "mean" not in description:
+        return InferredAugment(**description)
+    lists = {name: tuple(description[name]) for name in ("mean", "std")}
+    return Augment(**{**description, **lists})
 
 
 def _statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:

@@ -5,8 +5,7 @@ from densekd.methods.defaults import data_kind, default_augment, default_lambda,
 from densekd.methods.method import DataKind
 from densekd.methods.registry import BASELINES, METHODS
 from densekd.methods.terms import Distil, RatioWeight
-from densekd.training.settings import Settings
-from densekd.training.spec import LearnerSpec
+from densekd.training.settings import LearnerSpec, Settings
 
 
 @pytest.mark.parametrize(
