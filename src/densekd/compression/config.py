@@ -39,35 +39,22 @@ class CompressionSchedules:
 class CompressionConfig:
     """All settings of a compression; make them with `resolve_compression`.
 
-    Args:
-        seed: seeds all random numbers except the class order.
-        epochs: the epochs of the student, or, as a float, the share of all epochs to train; the
-            teacher's epochs shrink in proportion. None trains the full schedules.
-        method: how the student learns.
-        teacher: the name of the large network.
-        student: the name of the small network.
-        teacher_file: where a trained teacher is; without it, one is trained.
-        groups: the number of blocks that the classes are divided into.
-        order: the order of the classes before they are divided.
-        options: temperature, and the weights of labels and teacher.
-        data: the images.
-        augment: how training images are varied.
-        training: the schedules before ``epochs`` shortens them.
-        engine: device, precision and the like.
+    ``epochs`` is the number of epochs of the student, or, as a float, the share of all epochs to
+    train; the teacher's epochs shrink in proportion. None trains the full schedules.
     """
 
-    seed: int = 1993
+    seed: int = 1993  # of all random numbers except the class order
     epochs: Count | EpochShare | None = None
     method: CompressionMethod = "rdkd"
-    teacher: str
-    student: str
-    teacher_file: Path | None = None
-    groups: Count = 10
-    order: OrderSeed | Literal["natural", "icarl"] | Path = 1993
+    teacher: str  # the name of the large network
+    student: str  # the name of the small network
+    teacher_file: Path | None = None  # where a trained teacher is; without it, one is trained
+    groups: Count = 10  # blocks that the classes are divided into
+    order: OrderSeed | Literal["natural", "icarl"] | Path = 1993  # before they are divided
     options: CompressionOptions
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig
-    training: CompressionSchedules
+    training: CompressionSchedules  # before ``epochs`` shortens them
     engine: EngineConfig = field(default_factory=EngineConfig)
 
     def schedules(self) -> CompressionSchedules:

@@ -16,19 +16,12 @@ _GROUPS: dict[str, Groups] = {"kd": "whole", "rdkd": "random", "fdkd": "every"}
 
 @dataclass(frozen=True)
 class CompressionOptions:
-    """The weights of a student's loss.
+    """The weights of a student's loss."""
 
-    Args:
-        temperature: τ of the distillation.
-        labels: the weight of the cross-entropy.
-        teacher: the weight of the distillation.
-        whole: also distil on all classes together, besides the groups of ``rdkd`` or ``fdkd``.
-    """
-
-    temperature: float = 4.0
-    labels: float = 0.1
-    teacher: float = 0.9
-    whole: bool = False
+    temperature: float = 4.0  # τ of the distillation
+    labels: float = 0.1  # the weight of the cross-entropy
+    teacher: float = 0.9  # the weight of the distillation
+    whole: bool = False  # also distil on all classes together, besides the groups
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:

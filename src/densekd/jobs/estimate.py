@@ -62,8 +62,8 @@ class Estimate:
     def __init__(
         self, plan: Sequence[PhaseWork], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.plan = plan
-        self.clock = clock
+        self.plan, self.clock = plan, clock
+        self._images = sum(work.images for work in plan)
         self._phase: tuple[int, str] | None = None
         self._since = (0.0, 0.0)
 
@@ -90,10 +90,6 @@ class Estimate:
     def share_before(self, task: int) -> float:
         """The share of the job that comes before a task; 1 after the last."""
         return sum(work.images for work in self.plan if work.task < task) / self._images
-
-    @property
-    def _images(self) -> int:
-        return sum(work.images for work in self.plan)
 
     def _place(self, report: TrainingProgress) -> int:
         return [work[:2] for work in self.plan].index((report.task, report.phase))

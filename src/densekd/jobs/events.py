@@ -13,19 +13,12 @@ _RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far a job is.
+    """How far a job is."""
 
-    Args:
-        doing: what it is doing, in words.
-        share: how much of the whole job is done, from 0 to 1; None if unknown.
-        left: estimated seconds until it ends, or None.
-        shared: True once the part that other jobs wait for, such as a base, is done.
-    """
-
-    doing: str
-    share: float | None = 0.0
-    left: float | None = None
-    shared: bool = False
+    doing: str  # in words
+    share: float | None = 0.0  # how much of the job is done, from 0 to 1; None if unknown
+    left: float | None = None  # estimated seconds until it ends
+    shared: bool = False  # whether the part that other jobs wait for, such as a base, is done
 
 
 @dataclass(frozen=True)
@@ -49,15 +42,10 @@ class JobStopped:
 
 @dataclass(frozen=True)
 class JobFailed:
-    """A job failed.
+    """A job failed."""
 
-    Args:
-        reason: one sentence for the user.
-        trace: the traceback of an unexpected error, else empty.
-    """
-
-    reason: str
-    trace: str = ""
+    reason: str  # one sentence for the user
+    trace: str = ""  # the traceback of an unexpected error
 
 
 JobEnd = JobDone | JobStopped | JobFailed

@@ -20,15 +20,7 @@ Normalisation = tuple[Channels, Channels]
 
 def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scenario:
     """Load the data and divide its classes into tasks."""
-    scenario = config.scenario
-    return Scenario.of(
-        make_dataset(config, on_progress),
-        steps=scenario.steps,
-        base=scenario.base,
-        increment=scenario.increment,
-        equal=scenario.equal,
-        order=scenario.order,
-    )
+    return Scenario.of(make_dataset(config, on_progress), **vars(config.scenario))
 
 
 def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
@@ -71,15 +63,8 @@ def make_settings(
 ) -> Settings:
     """Make what a learner needs besides network and method."""
     mean, std = own_statistics(backbone) or normalisation
-    augment = Augment(
-        mean,
-        std,
-        padding=config.augment.padding,
-        flip=config.augment.flip,
-        brightness=config.augment.brightness,
-    )
     return Settings(
-        augment,
+        Augment(mean, std, **vars(config.augment)),
         config.seed,
         engine,
         config.engine.workers,

@@ -31,50 +31,29 @@ _KEYS = ("title", "about", "kind", "measure", "settings", "grid", "skip", "table
 
 @dataclass(frozen=True)
 class Target:
-    """A number of the paper.
+    """A number of the paper."""
 
-    Args:
-        where: the settings of the runs that it is about, by dotted key.
-        value: in percent as printed; ``variance`` in percent squared, ``seconds`` in seconds.
-        measure: one of `MEASURES`.
-    """
-
-    where: Mapping[str, Any]
-    value: float
-    measure: str
+    where: Mapping[str, Any]  # the settings of the runs that it is about, by dotted key
+    value: float  # in percent as printed; variance in percent squared, seconds in seconds
+    measure: str  # one of `MEASURES`
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A grid of runs.
+    """A grid of runs."""
 
-    Args:
-        name: the file name without suffix.
-        title: a short title.
-        about: what it shows, in a few sentences.
-        kind: what runs at each point: ``densekd run`` or ``densekd compress``.
-        measure: what its table shows, one of `MEASURES`.
-        settings: the settings of all runs, as in a file for ``densekd run --config``.
-        grid: the values of each dotted key that varies; runs are their product.
-        skip: leave out the points that match all values of one of these.
-        rows: the key whose values are the rows of the table.
-        columns: the key whose values are its columns.
-        figures: the figures to draw.
-        targets: the paper's numbers.
-    """
-
-    name: str
+    name: str  # the file name without suffix
     title: str
-    about: str
-    kind: JobKind
-    measure: str
-    settings: Mapping[str, Any]
-    grid: Mapping[str, tuple[Any, ...]]
-    skip: tuple[Mapping[str, Any], ...]
-    rows: str
-    columns: str
+    about: str  # what it shows, in a few sentences
+    kind: JobKind  # what runs at each point: ``densekd run`` or ``densekd compress``
+    measure: str  # what its table shows, one of `MEASURES`
+    settings: Mapping[str, Any]  # of all runs, as in a file for ``densekd run --config``
+    grid: Mapping[str, tuple[Any, ...]]  # the values of each key that varies, to be combined
+    skip: tuple[Mapping[str, Any], ...]  # points that match all values of one are left out
+    rows: str  # the key whose values are the rows of the table
+    columns: str  # the key whose values are its columns
     figures: tuple[str, ...]
-    targets: tuple[Target, ...]
+    targets: tuple[Target, ...]  # the paper's numbers
 
     def points(self) -> list[dict[str, Any]]:
         """List the values of each run, by dotted key."""

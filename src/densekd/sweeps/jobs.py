@@ -20,25 +20,15 @@ from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nes
 
 @dataclass(frozen=True)
 class SweepJob:
-    """One point of an experiment's grid.
-
-    Args:
-        kind: a run or a compression.
-        point: its values on the axes, by dotted key.
-        tree: its settings.
-        out: the folder that holds run folders.
-        folder: its own folder.
-        shares: stands for its base or teacher; jobs with the same value share it.
-        figures: the figures drawn from it; some need more than the run.
-    """
+    """One point of an experiment's grid."""
 
     kind: JobKind
-    point: Mapping[str, Any]
-    tree: Mapping[str, Any]
-    out: Path
-    folder: Path
-    shares: str
-    figures: tuple[str, ...]
+    point: Mapping[str, Any]  # its values on the axes, by dotted key
+    tree: Mapping[str, Any]  # its settings
+    out: Path  # holds run folders
+    folder: Path  # its own
+    shares: str  # stands for its base or teacher; jobs with the same value share it
+    figures: tuple[str, ...]  # drawn from it; some need more than the run
 
     @property
     def label(self) -> str:
@@ -48,21 +38,13 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The jobs of a sweep.
+    """The jobs of a sweep."""
 
-    Args:
-        experiment: the experiment, with the axes given on the command line.
-        scale: the share of all epochs to train.
-        changes: settings given besides the file's, as a tree.
-        folder: where the record is kept.
-        jobs: one for each point of the grid.
-    """
-
-    experiment: Experiment
-    scale: float | None
-    changes: Mapping[str, Any]
-    folder: Path
-    jobs: tuple[SweepJob, ...]
+    experiment: Experiment  # with the axes given on the command line
+    scale: float | None  # the share of all epochs to train
+    changes: Mapping[str, Any]  # settings given besides the file's, as a tree
+    folder: Path  # where the record is kept
+    jobs: tuple[SweepJob, ...]  # one for each point of the grid
 
 
 def plan(
@@ -74,7 +56,7 @@ def plan(
     """List the jobs of an experiment and check the settings of each.
 
     Args:
-        experiment: the experiment.
+        experiment: says which points there are.
         out: the folder that holds run folders.
         changes: settings for all jobs, as a tree; they override the experiment's.
         scale: the share of all epochs to train.

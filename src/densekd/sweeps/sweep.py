@@ -134,21 +134,14 @@ class JobQueue:
             self._training.discard(job.shares)
 
 
-class WorkerPool(Protocol):
-    """Where jobs run, such as `densekd.jobs.local.LocalPool`."""
+class _WorkerPool(Protocol):
+    """Where jobs run: `densekd.jobs.local.LocalPool` or `densekd.sweeps.ray.RayPool`."""
 
     @property
-    def free(self) -> bool:
-        """Whether another job can be started."""
-
-    def start(self, job: Any) -> None:
-        """Start a job."""
-
-    def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]:
-        """Give new events, waiting at most ``seconds`` for the first."""
-
-    def stop(self) -> None:
-        """Ask all jobs to save their state and stop."""
+    def free(self) -> bool: ...
+    def start(self, job: Any) -> None: ...
+    def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]: ...
+    def stop(self) -> None: ...
 
 
 class SweepObserver:
@@ -165,7 +158,7 @@ class SweepObserver:
         return False
 
 
-def carry_out(record: SweepRecord, pool: WorkerPool, observer: SweepObserver) -> bool:
+def carry_out(record: SweepRecord, pool: _WorkerPool, observer: SweepObserver) -> bool:
     """Run the unfinished jobs of a sweep, and record how each ended.
 
     Returns:

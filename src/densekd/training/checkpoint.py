@@ -29,15 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 class State(NamedTuple):
-    """What is saved and loaded.
+    """What is saved and loaded."""
 
-    Args:
-        facts: values for JSON; NaN and infinity are loaded as None, tuples as lists.
-        tensors: by name; they are loaded to the CPU, contiguous and sorted by name.
-    """
-
-    facts: dict[str, Any]
-    tensors: dict[str, Tensor]
+    facts: dict[str, Any]  # values for JSON; NaN and infinity are loaded as None, tuples as lists
+    tensors: dict[str, Tensor]  # are loaded to the CPU, contiguous and sorted by name
 
 
 class DamagedCheckpoint(ValueError):
@@ -45,14 +40,10 @@ class DamagedCheckpoint(ValueError):
 
 
 def save_state(path: Path, state: State) -> None:
-    """Save a state, replacing the one at the same path.
+    """Save a state, replacing the one at the same path: a folder and a name without suffix.
 
     If the process is killed, `load_state` gives either the previous state or this one. Only one
     process at a time may save into a folder.
-
-    Args:
-        path: a folder and a name in it, without a suffix.
-        state: what to save.
     """
     remove_leftovers(path.parent)
     content = save({name: _to_cpu_copy(tensor) for name, tensor in state.tensors.items()})

@@ -13,15 +13,10 @@ from densekd.training.learner import Learner
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Confusion matrices over all learned classes.
+    """Confusion matrices over all learned classes."""
 
-    Args:
-        head: of predictions by the largest logit.
-        nearest_mean: of predictions by the nearest class mean; None without exemplars.
-    """
-
-    head: Matrix
-    nearest_mean: Matrix | None
+    head: Matrix  # of predictions by the largest logit
+    nearest_mean: Matrix | None  # of predictions by the nearest class mean, if there are exemplars
 
     def by(self, predictor: Predictor) -> Matrix:
         """The matrix of a predictor; that of the head where there are no means."""

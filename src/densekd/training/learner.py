@@ -35,9 +35,8 @@ from densekd.training.settings import (
     InferredAugment,
     LearnerSpec,
     describe_augment,
-    describe_spec,
     restore_augment,
-    restore_spec,
+    restore_parts,
 )
 from densekd.training.settings import Settings as Settings
 
@@ -174,7 +173,7 @@ class Learner:
     def fit(self, X: ImageInputs, y: Iterable[Label], *, callback: Callback | None = None) -> Self:
         """Forget everything and learn these classes; the learner is unchanged until it is done."""
         memory = ExemplarMemory(self.spec.make_memory().quota, self.memory.selection)
-        fresh = self._from_spec(replace(self.spec, memory=memory))
+        fresh = Learner(**{**vars(self.spec), "memory": memory})
         fresh.partial_fit(X, y, callback=callback)
         vars(self).update(vars(fresh))
         return self
@@ -207,7 +206,7 @@ class Learner:
     def save(self, folder: Path | str) -> None:
         """Write the learner to a folder, atomically."""
         state = self.state()
-        made_of = {**describe_spec(self.spec), "used": describe_augment(self.settings.augment)}
+        made_of = {**self.spec.describe(), "used": describe_augment(self.settings.augment)}
         facts = {**state.facts, "parts": made_of}
         save_state(Path(folder) / "learner", State(facts, state.tensors))
 
@@ -228,7 +227,7 @@ class Learner:
         state = load_state(Path(folder) / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
-        learner = cls._from_spec(restore_spec(made_of, given))
+        learner = cls(**restore_parts(made_of, given))
         learner.load_state(state)
         if settings is None:
             learner._set_augment(restore_augment(made_of["used"]))
@@ -268,10 +267,6 @@ class Learner:
         if not self.classes:
             raise ValueError("Nothing was learned yet; call fit first.")
         return self.scores(as_images(X, self.settings.image_size))
-
-    @classmethod
-    def _from_spec(cls, spec: LearnerSpec) -> "Learner":
-        return cls(spec.backbone, spec.method, spec.memory, spec.settings, epochs=spec.epochs)
 
     def _check(self, task: Task) -> None:
         if task.first != len(self.classes):

@@ -22,15 +22,10 @@ from densekd.training.settings import Settings
 
 
 class ExternalTeacher(NamedTuple):
-    """A network that teaches another one; their architectures may differ.
+    """A network that teaches another one; their architectures may differ."""
 
-    Args:
-        network: gives the teacher's logits; it is copied.
-        sizes: how many of its logits belong to each task of the pool, in order.
-    """
-
-    network: Network
-    sizes: tuple[int, ...]
+    network: Network  # gives the teacher's logits; it is copied
+    sizes: tuple[int, ...]  # how many of its logits belong to each task of the pool, in order
 
 
 class TaskImages(NamedTuple):

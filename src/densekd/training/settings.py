@@ -35,10 +35,7 @@ _KIND: DataKind = "small"
 class InferredAugment(Augment):
     """An augmentation that takes mean and deviation from the first images it gets.
 
-    Args:
-        padding: black pixels around an image before it is cropped; None for 1/8 of its size.
-        flip: mirror half of the images at random.
-        brightness: make images brighter or darker by up to this share; 0 for none.
+    See `densekd.data.augment.Augment`; without a ``padding``, it is 1/8 of the images' size.
     """
 
     def __init__(
@@ -81,15 +78,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """The parts of a learner as the user gave them.
-
-    Args:
-        backbone: a module, or a name such as ``resnet32``.
-        method: a method, or a name such as ``rdkd``, which gets its default settings.
-        memory: an exemplar memory, or how many exemplars to keep per class.
-        settings: what does not depend on the method.
-        epochs: of the base task; later tasks are shortened in proportion. Only with a name.
-    """
+    """The parts of a `densekd.training.learner.Learner` as the user gave them, names or objects."""
 
     backbone: Backbone | nn.Module | str
     method: Method | str
@@ -123,6 +112,19 @@ class LearnerSpec:
         name = self.method if isinstance(self.method, str) else ""
         return ExemplarMemory(Quota(self.memory), method_defaults(name, _KIND).selection)
 
+    def describe(self) -> dict[str, Any]:
+        """The parts as JSON; None for one that JSON can't hold, such as a module."""
+        memory, augment = self.make_memory(), describe_augment(self.settings.augment)
+        quota = [memory.quota.per_class, memory.quota.total]
+        kept = {name: getattr(self.settings, name) for name in ("seed", "workers", "image_size")}
+        return {
+            "backbone": self.backbone if isinstance(self.backbone, str) else None,
+            "method": self.method if isinstance(self.method, str) else None,
+            "memory": {"quota": quota, "selection": memory.selection},
+            "settings": None if augment is None else {"augment": augment, **kept},
+            "epochs": self.epochs,
+        }
+
 
 def draw_backbone(network: str, seed: int) -> Backbone:
     """Make a network by name; weights that aren't pretrained are drawn from the seed."""
@@ -131,23 +133,8 @@ def draw_backbone(network: str, seed: int) -> Backbone:
         return make_backbone(network)
 
 
-def describe_spec(spec: LearnerSpec) -> dict[str, Any]:
-    """The spec as JSON; None for a part that JSON can't hold, such as a module."""
-    memory, settings = spec.make_memory(), spec.settings
-    augment = describe_augment(settings.augment)
-    quota = [memory.quota.per_class, memory.quota.total]
-    kept = {name: getattr(settings, name) for name in ("seed", "workers", "image_size")}
-    return {
-        "backbone": spec.backbone if isinstance(spec.backbone, str) else None,
-        "method": spec.method if isinstance(spec.method, str) else None,
-        "memory": {"quota": quota, "selection": memory.selection},
-        "settings": None if augment is None else {"augment": augment, **kept},
-        "epochs": spec.epochs,
-    }
-
-
-def restore_spec(description: Mapping[str, Any], given: Mapping[str, Any]) -> LearnerSpec:
-    """The spec that was described, with the given parts replaced; the engine is chosen anew."""
+def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a described spec, replaced by those given; the engine is chosen anew."""
     names = ("backbone", "method", "memory", "settings", "epochs")
     found: dict[str, Any] = {name: description.get(name) for name in names}
     if found["memory"]:
@@ -165,7 +152,7 @@ def restore_spec(description: Mapping[str, Any], given: Mapping[str, Any]) -> Le
             f"This learner's own {missing[0]} could not be saved with it; give what it was made "
             f"of: Learner.load(folder, {missing[0]}=...)."
         )
-    return LearnerSpec(**found)
+    return found
 
 
 def describe_augment(augment: Augment) -> dict[str, Any] | None:
