@@ -89,7 +89,7 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 class Checkpoints:
     """Numbered states in a folder, of which the newest are kept.
 
-    A damaged one is skipped for the one before it. If the process is killed in any call, `latest`
+    A damaged one is skipped for the one before it. If the process is killed in any call, `newest`
     still gives the last state whose `save` finished, or the one being saved. The folder is made
     when the first state is saved.
     """
@@ -106,13 +106,10 @@ class Checkpoints:
         save_state(self._path(number), state)
         self._remove_all_but([n for n in self._numbers() if n <= number][-_KEPT:])
 
-    def latest(self) -> tuple[int, State] | None:
-        """The newest intact state and its number; None if nothing was saved.
+    def newest(self) -> State | None:
+        """The newest intact state; None if there is none, so that the work is done again.
 
-        Logs a warning for each newer one that is damaged.
-
-        Raises:
-            DamagedCheckpoint: all of them are damaged. The caller decides whether to start over.
+        Logs a warning for each newer one that is damaged, or if all are.
         """
         damaged: list[str] = []
         for number in reversed(self._numbers()):
@@ -123,25 +120,11 @@ class Checkpoints:
                 continue
             for reason in damaged:
                 logger.warning("%s Checkpoint %d is used instead.", reason, number)
-            return number, state
+            return state
         if damaged:
-            raise DamagedCheckpoint(
-                f"No checkpoint in {self.folder} is intact; remove the folder to begin anew. "
-                f"The newest: {damaged[0]}"
-            )
+            what = "No checkpoint in %s is intact; the newest: %s Their work is done again."
+            logger.warning(what, self.folder, damaged[0])
         return None
-
-    def newest(self) -> State | None:
-        """The newest intact state, or None: for work that can be repeated.
-
-        Logs a warning if all of them are damaged.
-        """
-        try:
-            latest = self.latest()
-        except DamagedCheckpoint as error:
-            logger.warning("%s Their work is done again.", error)
-            return None
-        return None if latest is None else latest[1]
 
     def clear(self) -> None:
         """Remove all states."""

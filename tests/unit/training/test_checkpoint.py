@@ -112,12 +112,12 @@ def test_missing_unknown_and_damaged_states_are_refused(tmp_path: Path) -> None:
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "folder")
-    assert checkpoints.latest() is None
+    assert checkpoints.newest() is None
     for number in (0, 3, 999_999, 1_000_000):
         checkpoints.save(number, state(number))
-        latest = checkpoints.latest()
-        assert latest is not None
-        assert (latest[0], latest[1].facts) == (number, {"number": number})
+        newest = checkpoints.newest()
+        assert newest is not None
+        assert newest.facts == {"number": number}
     assert names(checkpoints.folder) == [
         "1000000.json",
         "1000000.safetensors",
@@ -130,20 +130,20 @@ def test_the_same_number_is_replaced(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for value in (5, 6, 6):
         checkpoints.save(1, state(value))
-        latest = checkpoints.latest()
-        assert latest is not None
-        assert (latest[0], latest[1].tensors["x"].tolist()) == (1, [value] * 3)
+        newest = checkpoints.newest()
+        assert newest is not None
+        assert newest.tensors["x"].tolist() == [value] * 3
         assert names(tmp_path) == ["000001.json", "000001.safetensors"]
 
 
-def test_the_last_saved_state_is_the_latest_even_with_a_lower_number(tmp_path: Path) -> None:
+def test_the_last_saved_state_is_the_newest_even_with_a_lower_number(tmp_path: Path) -> None:
     """After a damaged checkpoint is skipped, the next one may have a lower number."""
     checkpoints = Checkpoints(tmp_path)
     for number in (1, 4, 5, 3):
         checkpoints.save(number, state(number))
-    latest = checkpoints.latest()
-    assert latest is not None
-    assert latest[0] == 3
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.facts == {"number": 3}
 
 
 def test_leftovers_of_killed_processes_are_removed_and_other_files_kept(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_all_states_are_cleared(tmp_path: Path) -> None:
     checkpoints.save(1, state(1))
     (checkpoints.folder / ".000002.json.0123abcd.tmp").touch()
     checkpoints.clear()
-    assert checkpoints.latest() is None
+    assert checkpoints.newest() is None
     assert os.listdir(checkpoints.folder) == []
 
 
@@ -174,7 +174,7 @@ def test_an_intact_checkpoint_logs_no_warning(
 ) -> None:
     caplog.set_level(logging.WARNING)
     Checkpoints(tmp_path).save(1, state(1))
-    Checkpoints(tmp_path).latest()
+    Checkpoints(tmp_path).newest()
     assert caplog.text == ""
 
 
