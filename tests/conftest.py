@@ -91,6 +91,8 @@ def browser() -> Iterator[Browser]:
     if chromium is None:
         pytest.skip("no Chromium: `make browser` installs it")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        # Its camera shows a test picture.
+        arguments = ["--no-sandbox", "--use-fake-device-for-media-stream"]
+        running = playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield running
         running.close()

@@ -1,35 +1,32 @@
 """The HTML of the page's contents. Names come from users, so they are escaped."""
 
-import base64
 import html
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-
-from PIL import Image
 
 from densekd.jobs.events import JobProgress
 from densekd.model.store import ClassChange, HistoryEntry, Update
-from densekd.ui.session import ImagePrediction
+from densekd.ui.predictor import PhotoPrediction
+from densekd.ui.uploads import Upload, by_class
 
-_THUMBNAIL = (160, 160)
 _MAX_NAMES = 6
 
 
-def prediction_cards(predictions: Sequence[ImagePrediction]) -> str:
-    """Images with their likeliest classes."""
+def prediction_cards(predictions: Sequence[PhotoPrediction]) -> str:
+    """Photos with their likeliest classes."""
     return f"<div class='kd-cards'>{''.join(map(_card, predictions))}</div>"
 
 
-def _card(prediction: ImagePrediction) -> str:
-    if prediction.image is None:
-        reason = alert(f"Can't read this file: {prediction.problem}.")
-        content = f"<div class='kd-no'>?</div>{reason}"
-    else:
+def _card(prediction: PhotoPrediction) -> str:
+    answer = alert(prediction.problem) or "<p class='kd-dim'>Looking</p>"
+    if prediction.guesses:
         bars = "".join(_bar(each.name, each.probability, "after") for each in prediction.guesses)
-        content = f"{_thumbnail(prediction.image)}<div class='kd-bars'>{bars}</div>"
-    caption = html.escape(prediction.name)
-    return f"<figure class='kd-card'>{content}<figcaption>{caption}</figcaption></figure>"
+        answer = f"<div class='kd-bars'>{bars}</div>"
+    name = html.escape(prediction.photo.name)
+    return (
+        f"<figure class='kd-card'>{_photo(prediction.photo)}{answer}"
+        f"<figcaption>{name}</figcaption></figure>"
+    )
 
 
 def alert(sentence: str) -> str:
@@ -44,18 +41,49 @@ def model_header(name: str, entry: HistoryEntry | None) -> str:
         classes, accuracy = [each.name for each in entry.update.classes], entry.update.after.all
         text = f"{_number(len(classes), 'class', 'classes')}: {html.escape(short_list(classes))}."
         if accuracy is not None:
-            text += f" Accuracy on test images: {_percent(accuracy)}."
+            text += f" Accuracy on test photos: {_percent(accuracy)}."
     return f"<h1 class='kd-title'>{html.escape(name)}</h1><p>{text}</p>"
 
 
-def selected_images(counts: Mapping[str, int]) -> str:
-    """The classes that are going to be taught, with the number of images."""
-    items = "".join(
-        f"<li>{html.escape(name) if name else '<em>no name yet</em>'} "
-        f"<span class='kd-dim'>{_images(count)}</span></li>"
-        for name, count in counts.items()
+def basket(photos: Sequence[Upload]) -> str:
+    """The photos that are going to be taught, by class, with buttons to change that."""
+    groups = by_class(photos)
+    if not groups:
+        return ""
+    names = "".join(f"<option value='{html.escape(name)}'>" for name in groups if name)
+    sections = "".join(_class_section(name, own) for name, own in groups.items())
+    return (
+        f"<div class='kd-basket'>{sections}<div class='kd-selection' hidden><span></span>"
+        "<input list='kd-classes' aria-label='Move to class' placeholder='Class name'>"
+        f"<datalist id='kd-classes'>{names}</datalist>"
+        "<button data-act='move'>Move to this class</button>"
+        "<button data-act='remove-selected'>Remove</button></div></div>"
     )
-    return f"<ul class='kd-selected'>{items}</ul>" if items else ""
+
+
+def _class_section(name: str, photos: Sequence[Upload]) -> str:
+    title, label = "No class yet", ""
+    more = "<p class='kd-dim'>Enter above what these photos show.</p>"
+    if name:
+        title = label = html.escape(name)
+        more = "<button data-act='add-more'>Add more</button>"
+    tiles = "".join(map(_tile, photos))
+    return (
+        f"<section data-class='{label}'><header><h3>{title}</h3>"
+        f"<span class='kd-dim'>{_photos(len(photos))}</span>{more}"
+        "<button data-act='select-class'>Select all</button>"
+        "<button data-act='remove-class'>Remove all</button></header>"
+        f"<ul class='kd-tiles'>{tiles}</ul></section>"
+    )
+
+
+def _tile(photo: Upload) -> str:
+    name = html.escape(photo.name)
+    return (
+        f"<li><button data-photo='{photo.id}' aria-pressed='false' aria-label='Select {name}'"
+        f" title='{name}'>{_photo(photo)}</button>"
+        f"<button data-act='remove' aria-label='Remove {name}'>&times;</button></li>"
+    )
 
 
 def job_progress(progress: JobProgress, warnings: Sequence[str]) -> str:
@@ -79,7 +107,7 @@ def warning_list(warnings: Sequence[str]) -> str:
 def update_result(update: Update) -> str:
     """What an update did: in a sentence, and class by class."""
     learned = html.escape(short_list(update.learned))
-    text = f"Step {update.step} learned <b>{learned}</b> from {_images(update.images)}."
+    text = f"Step {update.step} learned <b>{learned}</b> from {_photos(update.images)}."
     before, after = update.before, update.after
     if before is not None and before.old is not None and after.old is not None:
         text += f" Accuracy on old classes: {_percent(before.old)} → {_percent(after.old)}."
@@ -94,12 +122,12 @@ def accuracy_chart(update: Update) -> str:
     rows = "".join(_chart_row(each, new=each.name in new) for each in update.classes)
     return (
         f"<div class='kd-legend'>{before}<span class='after'>after</span>"
-        f"Accuracy on test images</div><div class='kd-chart'>{rows}</div>"
+        f"Accuracy on test photos</div><div class='kd-chart'>{rows}</div>"
     )
 
 
 def _chart_row(change: ClassChange, *, new: bool) -> str:
-    tested = f"{_images(change.tested)} tested" if change.tested else "too few images to test"
+    tested = f"{_photos(change.tested)} tested" if change.tested else "too few photos to test"
     bars = "".join(
         _bar(title, value, title)
         for title, value in (("before", change.before), ("after", change.after))
@@ -114,11 +142,11 @@ def _chart_row(change: ClassChange, *, new: bool) -> str:
 
 def history_table(entries: Sequence[HistoryEntry]) -> str:
     """All steps, with a button to go to each that isn't current."""
-    titles = ("step", "when", "learned", "images", "old classes", "all classes", "")
+    titles = ("step", "when", "learned", "photos", "old classes", "all classes", "")
     head = "".join(f"<th>{title}</th>" for title in titles)
     rows = "".join(_history_row(entry) for entry in reversed(entries))
     table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    note = "<p class='kd-dim'>Old and all classes: accuracy on test images.</p>"
+    note = "<p class='kd-dim'>Old and all classes: accuracy on test photos.</p>"
     return f"<div class='kd-wide'><table class='kd-history'>{table}</table></div>{note}"
 
 
@@ -156,23 +184,17 @@ def _bar(label: str, share: float, kind: str) -> str:
     )
 
 
-def _thumbnail(image: Image.Image) -> str:
-    """The image as data: the browser may not read its format, and the server serves no files."""
-    small = image.copy()
-    small.thumbnail(_THUMBNAIL)
-    stream = io.BytesIO()
-    small.save(stream, "JPEG", quality=85)
-    return (
-        f"<img alt='' src='data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}'>"
-    )
+def _photo(photo: Upload) -> str:
+    """A photo, which the server sends only when it comes into view."""
+    return f"<img src='/photo/{photo.id}' loading='lazy' alt='{html.escape(photo.name)}'>"
 
 
 def _number(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def _images(count: int) -> str:
-    return _number(count, "image", "images")
+def _photos(count: int) -> str:
+    return _number(count, "photo", "photos")
 
 
 def _percent(share: float | None) -> str:

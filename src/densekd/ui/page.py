@@ -1,7 +1,7 @@
 """The page's layout, and what its controls do."""
 
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from importlib.resources import files
 from typing import Any, ParamSpec, TypeVar
@@ -13,17 +13,21 @@ from densekd.model.model import undo
 from densekd.model.settings import TeachOptions
 from densekd.ui import markup
 from densekd.ui.session import Session
-from densekd.ui.uploads import Upload, class_counts, delete_uploads, with_class
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Changes = dict[Any, Any]  # new values of the page's components
+_Versions = dict[str, Any]  # of the parts of the page
 
-_TOP = 5
-_REFRESH_SECONDS = 0.5
+# How often a window asks for changes: while something goes on, and otherwise.
+_BUSY_SECONDS, _IDLE_SECONDS = 0.3, 2.0
 _DROP_AREA = """<div class='kd-drop'><p>${label}</p>
-<button data-choose='images'>Choose images</button>
+<button data-choose='images'>Choose photos</button>
 <button data-choose='folder'>Choose a folder</button>
+<button data-camera='open'>Camera</button>
+<div class='kd-camera' hidden><video autoplay playsinline muted></video><p>
+<button data-camera='take'>Take a photo</button>
+<button data-camera='close'>Close the camera</button></p></div>
 <input data-kind='images' type='file' accept='image/*' multiple hidden>
 <input data-kind='folder' type='file' webkitdirectory hidden>
 <p class='kd-status' role='status'></p></div>"""
@@ -60,15 +64,21 @@ def _show_errors(act: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class Page:
-    """The page of a model; ``blocks`` is the Gradio app."""
+    """The page of a model; ``blocks`` is the Gradio app.
+
+    What it shows is in the session, not in a window. Each window asks again and again, and gets
+    what has changed since it asked last.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.title = session.folder.resolve().name
         with gr.Blocks(title=f"{self.title} · densekd", analytics_enabled=False) as self.blocks:
+            self.seen = gr.State({})  # the versions that the window shows
+            self.timer = gr.Timer(_IDLE_SECONDS)
             self.header = gr.HTML()
             with gr.Tab("Look"):
-                self.look_area = _drop_area("Drop images here to see what they show.")
+                self.look_area = _drop_area("Drop photos here to see what they show.")
                 self.predictions = gr.HTML()
             with gr.Tab("Teach"):
                 self._add_teach_tab()
@@ -77,147 +87,187 @@ class Page:
             self._connect()
 
     def _add_teach_tab(self) -> None:
-        self.teach_area = _drop_area(
-            "Drop images of one class here, or a folder with a sub-folder for each class."
+        self.class_name = gr.Textbox(
+            label="Class name of the photos that you add",
+            info="A folder with a sub-folder for each class brings its own names.",
         )
-        self.selected = gr.State([])
-        self.selected_list = gr.HTML()
-        self.class_name = gr.Textbox(label="Class name for these images")
+        self.teach_area = _drop_area("Drop photos or a folder here.")
+        self.basket = gr.HTML(js_on_load=_resource("basket.js"))
         with gr.Accordion("Options", open=False):
             with gr.Row():
                 self.minutes = gr.Number(0, label="Time limit in minutes (0: no limit)")
                 self.epochs = gr.Number(0, label="Epochs (0: automatic)", precision=0)
-            self.known = gr.Checkbox(label="Allow more images of known classes")
+            self.known = gr.Checkbox(label="Allow more photos of known classes")
         with gr.Row():
             self.clear_button = gr.Button("Clear")
-            self.add_button = gr.Button("Add another class")
             self.teach_button = gr.Button("Teach", variant="primary")
             self.stop_button = gr.Button("Stop", variant="stop", visible=False)
         self.progress = gr.HTML()
         self.result = gr.HTML()
 
     def _connect(self) -> None:
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "undocumented"}
-        # Each open window follows an update until it ends.
-        following = {**quiet, "concurrency_limit": None}
-        # One at a time: two concurrent events would overwrite each other's selection.
-        in_turn = {**quiet, "concurrency_id": "selected"}
-        selected = [self.selected, self.selected_list, self.class_name]
-        model = [self.header, self.history, self.predictions]
-        followed = [self.progress, self.result, self.teach_button, self.stop_button, *model]
-        self.look_area.upload(self.look, self.look_area, self.predictions, **quiet)
-        self.teach_area.upload(self.drop, [self.teach_area, self.selected], selected, **in_turn)
-        self.add_button.click(
-            self.name_images, [self.selected, self.class_name], selected, **in_turn
-        )
-        self.clear_button.click(self.clear, self.selected, selected, **in_turn)
-        given = [self.selected, self.class_name, self.minutes, self.epochs, self.known]
-        started = self.teach_button.click(self.teach, given, selected, **in_turn)
-        self.stop_button.click(self.stop, None, self.progress, **quiet)
-        self.history.select(self.go_to_step, None, model, **quiet)
-        self.blocks.load(self.show_model, None, model, **quiet)
-        # The browser asks for unused images, so that they don't go to a closed window.
-        for begin in (started.success, self.blocks.load):
-            ended = begin(self.follow, None, followed, **following)
-            ended.then(self.restore, self.selected, selected, **in_turn)
+        views: list[Any] = [
+            self.seen,
+            self.timer,
+            self.header,
+            self.history,
+            self.predictions,
+            self.basket,
+        ]
+        views += [self.progress, self.result, self.class_name, self.teach_button, self.stop_button]
+        options = [self.minutes, self.epochs, self.known]
+        events: list[tuple[Callable[..., Any], Callable[..., _Changes], list[Any]]] = [
+            (self.blocks.load, self.refresh, []),
+            (self.timer.tick, self.refresh, []),
+            (self.look_area.upload, self.look, [self.look_area]),
+            (self.teach_area.upload, self.drop, [self.teach_area, self.class_name]),
+            (self.class_name.submit, self.name_rest, [self.class_name]),
+            (self.class_name.blur, self.name_rest, [self.class_name]),
+            (self.basket.select, self.change_basket, []),
+            (self.clear_button.click, self.clear, []),
+            (self.teach_button.click, self.teach, [self.class_name, *options]),
+            (self.stop_button.click, self.stop, []),
+            (self.history.select, self.go_to_step, []),
+        ]
+        for begin, act, given in events:
+            begin(
+                act,
+                [self.seen, *given],
+                views,
+                show_progress="hidden",
+                api_visibility="undocumented",
+                # One at a time: else a window could show an older state after a newer one.
+                concurrency_id="page",
+                # By default Gradio drops what is clicked while the click before is handled.
+                trigger_mode="once" if act in (self.refresh, self.teach) else "multiple",
+            )
+
+    def refresh(self, seen: _Versions) -> _Changes:
+        """Show what has changed since a window showed these versions."""
+        session, job = self.session, self.session.job
+        revision = session.revision()
+        session.predictor.follow(revision)
+        state = job and (job.running, job.progress, len(job.warnings))
+        parts = {
+            "model": (revision, self._show_model),
+            "basket": (session.basket.version, self._show_basket),
+            "predictions": (session.predictor.version, self._show_predictions),
+            "update": ((session.updates, state), self._show_update),
+            "pace": (session.busy, self._set_pace),
+        }
+        changes: _Changes = {self.seen: {name: version for name, (version, _) in parts.items()}}
+        for name, (version, show) in parts.items():
+            if name not in seen or seen[name] != version:
+                changes |= show()
+        return changes
 
     @_show_errors
-    def show_model(self) -> _Changes:
-        """Show the model's classes and history."""
-        entries, current = self.session.history(), self.session.current()
-        past = "<p>No updates yet.</p>"
-        if current is not None:
-            past = markup.history_table(entries) + markup.update_result(current.update)
-        header = markup.model_header(self.title, current)
-        return {self.header: header, self.history: past, self.predictions: ""}
+    def look(self, seen: _Versions, sent: object) -> _Changes:
+        """Show the likeliest classes of photos."""
+        self.session.look(sent)
+        return self.refresh(seen)
 
     @_show_errors
-    def look(self, sent: object) -> str:
-        """Show the likeliest classes of images."""
-        return markup.prediction_cards(self.session.predict(sent, _TOP))
+    def drop(self, seen: _Versions, sent: object, name: str) -> _Changes:
+        """Add photos to the basket."""
+        self.session.drop(sent, name)
+        return self.refresh(seen)
 
     @_show_errors
-    def drop(self, sent: object, selected: list[Upload]) -> _Changes:
-        """Add images to the selection."""
-        return self._show_selected([*selected, *self.session.receive(sent)])
+    def name_rest(self, seen: _Versions, name: str) -> _Changes:
+        """Put the photos that have no class yet into the class that was typed."""
+        if name.strip():
+            self.session.basket.name_rest(name)
+        return self.refresh(seen)
 
     @_show_errors
-    def name_images(self, selected: list[Upload], name: str) -> _Changes:
-        """Give the images without a class a name, so that another class can be added."""
-        return {**self._show_selected(with_class(selected, name)), self.class_name: ""}
+    def change_basket(self, seen: _Versions, event: gr.EventData) -> _Changes:
+        """Do what a button of the basket says."""
+        photos, name = map(str, event.photos), str(event.name)
+        chosen: _Changes = {}
+        match event.action:
+            case "remove":
+                self.session.basket.remove(photos)
+            case "move":
+                self.session.basket.move(photos, name)
+            case "choose":
+                chosen = {self.class_name: name}
+        return self.refresh(seen) | chosen
 
-    def clear(self, selected: list[Upload]) -> _Changes:
-        """Delete the selected images."""
-        delete_uploads(selected)
-        return self._show_selected([])
+    def clear(self, seen: _Versions) -> _Changes:
+        """Empty the basket."""
+        basket = self.session.basket
+        basket.remove(photo.id for photo in basket.photos())
+        return self.refresh(seen)
 
     @_show_errors
     def teach(
         self,
-        selected: list[Upload],
+        seen: _Versions,
         name: str,
         minutes: float | None,
         epochs: int | None,
         known: bool,
     ) -> _Changes:
-        """Start an update with the selected images, and empty the selection."""
+        """Start an update with the photos in the basket."""
         on_known: OnKnownClass = "replay" if known else "refuse"
         options = TeachOptions(epochs=epochs or None, budget=minutes or None, known=on_known)
-        self.session.teach(with_class(selected, name), options)
-        return {**self._show_selected([]), self.class_name: ""}
+        self.session.basket.name_rest(name)
+        self.session.teach(options)
+        return self.refresh(seen) | {self.class_name: ""}
 
-    def restore(self, selected: list[Upload]) -> _Changes:
-        """Put images that weren't learned back into the selection."""
-        return self._show_selected([*self.session.take_unused(), *selected])
-
-    def stop(self) -> str:
+    def stop(self, seen: _Versions) -> _Changes:
         """Stop the update; its progress is saved."""
         self.session.stop()
-        return self._progress()
+        return self.refresh(seen)
 
     @_show_errors
-    def go_to_step(self, event: gr.EventData) -> _Changes:
+    def go_to_step(self, seen: _Versions, event: gr.EventData) -> _Changes:
         """Make the step whose button was pressed the current one."""
         undo(self.session.folder, int(event.step))
-        return self.show_model()
+        return self.refresh(seen)
 
-    def follow(self) -> Iterator[_Changes]:
+    def _show_model(self) -> _Changes:
+        try:
+            entries, current = self.session.history(), self.session.current()
+        except (ValueError, OSError) as error:
+            return {self.header: markup.alert(str(error))}
+        past = "<p>No updates yet.</p>"
+        if current is not None:
+            past = markup.history_table(entries) + markup.update_result(current.update)
+        return {self.header: markup.model_header(self.title, current), self.history: past}
+
+    def _show_basket(self) -> _Changes:
+        return {self.basket: markup.basket(self.session.basket.photos())}
+
+    def _show_predictions(self) -> _Changes:
+        return {self.predictions: markup.prediction_cards(self.session.predictor.predictions)}
+
+    def _set_pace(self) -> _Changes:
+        return {self.timer: gr.Timer(_BUSY_SECONDS if self.session.busy else _IDLE_SECONDS)}
+
+    def _show_update(self) -> _Changes:
         """Show the progress of an update until it ends, then its result."""
         job = self.session.job
-        yield {self.progress: self._progress()}
         if job is None:
-            return
+            return {}
+        buttons = {
+            self.teach_button: gr.update(interactive=not job.running),
+            self.stop_button: gr.update(visible=job.running),
+        }
         if job.running:
-            yield {
-                self.teach_button: gr.update(interactive=False),
-                self.stop_button: gr.update(visible=True),
-                self.result: "",
-            }
-        while job.running:
-            job.wait(_REFRESH_SECONDS)
-            yield {self.progress: self._progress()}
+            progress = markup.job_progress(job.progress, job.warnings)
+            return {**buttons, self.progress: progress, self.result: ""}
         ended = markup.warning_list(job.warnings) + markup.alert(job.failure or "")
         if job.stopped:
             ended += "<p>Stopped. The model is unchanged; teach the same again to continue.</p>"
-        yield {
-            self.teach_button: gr.update(interactive=True),
-            self.stop_button: gr.update(visible=False),
-            self.progress: ended,
-            self.result: "" if job.update is None else markup.update_result(job.update),
-            **self.show_model(),
-        }
-
-    def _progress(self) -> str:
-        job = self.session.job
-        return "" if job is None else markup.job_progress(job.progress, job.warnings)
-
-    def _show_selected(self, selected: list[Upload]) -> _Changes:
-        listing = markup.selected_images(class_counts(selected))
-        return {self.selected: selected, self.selected_list: listing}
+        result = "" if job.update is None else markup.update_result(job.update)
+        return {**buttons, self.progress: ended, self.result: result}
 
 
 def _drop_area(label: str) -> gr.HTML:
-    return gr.HTML(html_template=_DROP_AREA, js_on_load=_resource("drop.js"), label=label)
+    script = _resource("drop.js") + _resource("camera.js")
+    return gr.HTML(html_template=_DROP_AREA, js_on_load=script, label=label)
 
 
 def _resource(name: str) -> str:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _ALLOWED = re.compile(
     r"/|/(static|assets)/.*|/(config|theme\.css|favicon\.ico|manifest\.json)"
-    r"|/gradio_api/(queue/(join|data)|upload|heartbeat/\w+|cancel|reset)"
+    r"|/photo/[0-9a-f]{16}|/gradio_api/(queue/(join|data)|upload|heartbeat/\w+|cancel|reset)"
 )
 _EVENT_PATH = "/gradio_api/queue/join"
 _MAX_BYTES = 16 * 2**20

@@ -85,8 +85,18 @@ def _server(session: Session, port: int) -> "uvicorn.Server":
     from densekd.ui.page import Page, style, theme
     from densekd.ui.request_filter import RequestFilter
 
+    own = fastapi.FastAPI(openapi_url=None)
+
+    @own.get("/photo/{photo}")
+    def photo(photo: str) -> fastapi.Response:
+        content = session.thumbnail(photo)
+        headers = {"Cache-Control": "private, max-age=86400"}  # an id never gets another photo
+        if content is None:
+            return fastapi.Response(status_code=404)
+        return fastapi.Response(content, media_type="image/jpeg", headers=headers)
+
     app = gr.mount_gradio_app(
-        fastapi.FastAPI(openapi_url=None),
+        own,
         Page(session).blocks,
         path="/",
         footer_links=[],

@@ -1,36 +1,29 @@
 """What the page does with a model; how it looks is up to `densekd.ui.page`."""
 
+import io
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import NamedTuple
-
-from PIL import Image
 
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.model.model import Guess, Model, history
+from densekd.model.model import history
 from densekd.model.settings import TeachOptions
 from densekd.model.store import HistoryEntry, Store
-from densekd.ui.uploads import Upload, class_counts, delete_uploads, link_by_class, take_uploads
+from densekd.ui.basket import Basket
+from densekd.ui.predictor import PhotoPredictor
+from densekd.ui.uploads import Upload, by_class, delete_uploads, link_by_class, take_uploads
 from densekd.ui.worker import UpdateInput, UpdateJob
 
 _MAX_PREDICTED = 24
-
-
-class ImagePrediction(NamedTuple):
-    """An uploaded image with its likeliest classes, or the reason why it can't be read."""
-
-    name: str
-    image: Image.Image | None
-    guesses: list[Guess]
-    problem: str = ""
+_TOP = 5  # classes to give for a photo
+_THUMBNAIL = 224  # pixels
 
 
 class Session:
-    """A model, and at most one update of it at a time.
+    """A model, the photos on its page, and at most one update at a time.
+
+    All windows of the page share it, so a reload loses nothing.
 
     Args:
         folder: the model's folder; need not exist yet.
@@ -42,8 +35,22 @@ class Session:
         self.inbox, self._uploads = temporary / "inbox", temporary / "uploads"
         for place in (self.inbox, self._uploads):
             place.mkdir()
+        self.basket, self.predictor = Basket(), PhotoPredictor(folder, _TOP)
         self.job: UpdateJob | None = None
-        self._unused = SimpleQueue[Sequence[Upload]]()  # filled by the threads of updates
+        self.updates = 0  # that were started
+
+    @property
+    def busy(self) -> bool:
+        """Whether an update runs or photos are being predicted."""
+        return (self.job is not None and self.job.running) or self.predictor.busy
+
+    def revision(self) -> tuple[int, int] | None:
+        """A value that changes whenever the model does, also by another program."""
+        try:
+            found = (self.folder / "current.json").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def history(self) -> list[HistoryEntry]:
         """All steps of the model; none if it doesn't exist yet."""
@@ -53,30 +60,47 @@ class Session:
         """The model's current step."""
         return next((entry for entry in self.history() if entry.current), None)
 
-    def receive(self, sent: object) -> list[Upload]:
-        """Take the files that were dropped on the page."""
-        return take_uploads(sent, self.inbox, self._uploads)
-
-    def predict(self, sent: object, top: int) -> list[ImagePrediction]:
-        """The ``top`` likeliest classes of each image that was dropped."""
-        uploads = self.receive(sent)
+    def look(self, sent: object) -> None:
+        """Start to predict what the photos that were dropped show."""
+        uploads = self._receive(sent)
         try:
             if len(uploads) > _MAX_PREDICTED:
                 raise ValueError(
-                    f"{len(uploads):,} images selected, too many for the page; use "
+                    f"{len(uploads):,} photos are too many for the page; use "
                     f"`densekd predict {self.folder} FOLDER` for whole folders."
                 )
-            if self.current() is None:
+            if self.revision() is None:
                 raise ValueError("The model has no classes yet; teach it first.")
-            model = Model.open(self.folder)
-            return [_predict(model, upload, top) for upload in uploads]
-        finally:
+        except ValueError:
             delete_uploads(uploads)
+            raise
+        self.predictor.show(uploads, self.revision())
 
-    def teach(self, uploads: Sequence[Upload], options: TeachOptions) -> None:
-        """Start an update with uploaded images, which belong to it from then on."""
+    def drop(self, sent: object, name: str) -> None:
+        """Add dropped photos to the basket; ``name`` is the class of those without a folder."""
+        self.basket.add(self._receive(sent))
+        if name.strip():
+            self.basket.name_rest(name)
+
+    def thumbnail(self, photo: str) -> bytes | None:
+        """A small JPEG of a photo on the page; None if it isn't there or can't be read."""
+        upload = self.basket.find(photo) or self.predictor.find(photo)
+        if upload is None:
+            return None
+        try:
+            image = open_rgb(upload.file, _THUMBNAIL)
+        except UnreadableImage:
+            return None
+        image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+        stream = io.BytesIO()
+        image.save(stream, "JPEG", quality=85)
+        return stream.getvalue()
+
+    def teach(self, options: TeachOptions) -> None:
+        """Start an update with the basket's photos, which belong to it from then on."""
         if self.job is not None and self.job.running:
             raise ValueError("The model is being taught already; wait, or stop that first.")
+        uploads = self.basket.photos()
         self._check(uploads, options)
         place = Path(tempfile.mkdtemp(prefix="update-", dir=self._uploads.parent))
         link_by_class(uploads, place)
@@ -84,19 +108,13 @@ class Session:
         def clean_up(job: UpdateJob) -> None:
             shutil.rmtree(place)
             if job.update is None:
-                self._unused.put(uploads)
+                self.basket.add(uploads)
             else:
                 delete_uploads(uploads)
 
+        self.basket.take(upload.id for upload in uploads)
         self.job = UpdateJob(UpdateInput(self.folder, place, options), clean_up)
-
-    def take_unused(self) -> list[Upload]:
-        """The images of updates that failed or were stopped; each is given out once."""
-        unused: list[Upload] = []
-        with suppress(Empty):
-            while True:
-                unused += self._unused.get_nowait()
-        return unused
+        self.updates += 1
 
     def stop(self) -> None:
         """Ask a running update to save its progress and stop."""
@@ -106,27 +124,25 @@ class Session:
     def close(self) -> None:
         """Stop a running update, and wait until it has ended."""
         self.stop()
+        self.predictor.close()
         if self.job is not None:
             self.job.wait()
 
+    def _receive(self, sent: object) -> list[Upload]:
+        return take_uploads(sent, self.inbox, self._uploads)
+
     def _check(self, uploads: Sequence[Upload], options: TeachOptions) -> None:
         if not uploads:
-            raise ValueError("There are no images to learn from; drop some images first.")
-        counts, current = class_counts(uploads), self.current()
+            raise ValueError("There are no photos to learn from; drop some first.")
+        names, current = list(by_class(uploads)), self.current()
+        if "" in names:
+            raise ValueError("Some photos have no class yet; enter a class name for them.")
         known = [] if current is None else [each.name for each in current.update.classes]
-        if not known and len(counts) < 2:
+        if not known and len(names) < 2:
             raise ValueError("A new model needs at least two classes; add another class.")
-        again = [name for name in counts if name in known]
+        again = [name for name in names if name in known]
         if again and options.known == "refuse":
             raise ValueError(
-                f"The model knows {again[0]!r} already; give another name, or allow more images "
+                f"The model knows {again[0]!r} already; give another name, or allow more photos "
                 "of known classes under Options."
             )
-
-
-def _predict(model: Model, upload: Upload, top: int) -> ImagePrediction:
-    try:
-        image = open_rgb(upload.file)
-    except UnreadableImage as error:
-        return ImagePrediction(upload.name, None, [], str(error))
-    return ImagePrediction(upload.name, image, model.predict([image], top)[0])

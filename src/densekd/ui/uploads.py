@@ -3,7 +3,7 @@
 import json
 import os
 import secrets
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,21 @@ class Upload(NamedTuple):
 
     folders: tuple[str, ...]  # to put it in, its class last; empty if it has no class yet
     name: str  # on the user's computer
-    file: Path  # where it is stored
+    file: Path  # where it is stored, under a random name
+
+    @property
+    def id(self) -> str:
+        """Its name on the page, which says nothing about where it is stored."""
+        return self.file.name
+
+    @property
+    def label(self) -> str:
+        """Its class; empty if it has none yet."""
+        return self.folders[-1] if self.folders else ""
+
+    def in_class(self, name: str) -> "Upload":
+        """The same file in another class."""
+        return self._replace(folders=(*self.folders[:-1], name))
 
 
 def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
@@ -46,22 +60,21 @@ def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
     return uploads
 
 
-def with_class(uploads: Iterable[Upload], name: str) -> list[Upload]:
-    """The uploads, where images without a class get the class ``name``."""
-    uploads = list(uploads)
-    if all(upload.folders for upload in uploads):
-        return uploads
+def check_class_name(name: str) -> str:
+    """The name without spaces around it; raises unless it can name a class."""
     if not name.strip():
-        raise ValueError("Enter a class name for these images.")
-    folders = (_check_name(name),)
-    if folders[0].startswith("."):
+        raise ValueError("Enter a class name for these photos.")
+    name = _check_name(name)
+    if name.startswith("."):
         raise ValueError(f"{name!r} can't be a class name; begin it with a letter or a digit.")
-    return [upload if upload.folders else upload._replace(folders=folders) for upload in uploads]
+    return name
 
 
-def class_counts(uploads: Iterable[Upload]) -> dict[str, int]:
-    """The number of images of each class; those without a class are under an empty name."""
-    found = Counter(upload.folders[-1] if upload.folders else "" for upload in uploads)
+def by_class(uploads: Iterable[Upload]) -> dict[str, list[Upload]]:
+    """The photos of each class, sorted by name; those without a class come first, under ''."""
+    found = defaultdict[str, list[Upload]](list)
+    for upload in uploads:
+        found[upload.label].append(upload)
     return dict(sorted(found.items()))
 
 

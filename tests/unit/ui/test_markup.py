@@ -1,12 +1,12 @@
 import re
-
-from PIL import Image
+from pathlib import Path
 
 from densekd.jobs.events import JobProgress
 from densekd.model.model import Guess
 from densekd.model.store import Accuracy, ClassChange, HistoryEntry, Update
 from densekd.ui import markup
-from densekd.ui.session import ImagePrediction
+from densekd.ui.predictor import PhotoPrediction
+from densekd.ui.uploads import Upload
 
 EVIL = "<img src=x onerror=alert(1)>'\""
 
@@ -22,11 +22,14 @@ def update(before: bool = True) -> Update:
 
 def test_names_are_escaped() -> None:
     entry = HistoryEntry(1, 0, "2026-01-01T00:00:00+00:00", True, update())
+    photo = Upload((), EVIL, Path("0"))
     shown = [
         markup.model_header(EVIL, entry),
-        markup.selected_images({EVIL: 1}),
-        markup.prediction_cards([ImagePrediction(EVIL, None, [], EVIL)]),
-        markup.prediction_cards([ImagePrediction(EVIL, _image(), [Guess(EVIL, 0.5)])]),
+        markup.basket([photo]),
+        markup.basket([Upload((EVIL,), "1.png", Path("0"))]),
+        markup.prediction_cards([PhotoPrediction(photo, [])]),
+        markup.prediction_cards([PhotoPrediction(Upload((), "1.png", Path("0")), [], EVIL)]),
+        markup.prediction_cards([PhotoPrediction(photo, [Guess(EVIL, 0.5)])]),
         markup.history_table([entry]),
         markup.update_result(update()),
         markup.alert(EVIL),
@@ -45,8 +48,8 @@ def test_a_chart_shows_before_and_after() -> None:
         ("after", "25.0"),
     ]
     assert chart.count("kd-new") == 1
-    assert "4 images tested" in chart
-    assert "too few images to test" in chart
+    assert "4 photos tested" in chart
+    assert "too few photos to test" in chart
     assert "before" not in markup.accuracy_chart(update(before=False))
 
 
@@ -75,7 +78,3 @@ def test_long_lists_of_names_are_cut() -> None:
 
 
 _STEPS = ((0, None), (1, 0), (2, 0))
-
-
-def _image() -> Image.Image:
-    return Image.new("RGB", (400, 200))

@@ -1,7 +1,8 @@
-"""The selected images during an update, and after it."""
+"""What windows show, before, during and after an update."""
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from densekd.jobs.events import JobProgress
+from densekd.model.store import Accuracy, Update
 from densekd.ui import session as session_module
 from densekd.ui.session import Session
-from densekd.ui.uploads import Upload, class_counts
 from densekd.ui.worker import UpdateInput
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ class _FakeJob:
         self._at_end(self)
         self.running = False
 
-    def wait(self, seconds: float | None = None) -> None:
-        self.stopped = True
-        self.end()
+    def stop(self) -> None:
+        self.progress = JobProgress("Stopping")
 
 
 @pytest.fixture
@@ -58,65 +58,138 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Page":
     return asyncio.run(placed())  # else Gradio makes an event loop that nobody closes
 
 
-def dropped(page: "Page", selected: list[Upload], *names: str) -> list[Upload]:
-    """The selected after images were dropped."""
-    told = []
-    for name in names:
-        file = page.session.inbox / name.replace("/", "-")
-        file.touch()
-        told.append({"name": name, "file": str(file)})
-    return _selected(page, page.drop(json.dumps(told), selected))
+class Window:
+    """What a window shows, by the name of the component."""
 
+    def __init__(self, page: "Page") -> None:
+        self.page, self.shown = page, dict[str, Any]()
+        self.does(page.refresh)
 
-def taught(page: "Page", *names: str) -> tuple[_FakeJob, list[Upload]]:
-    """An update by such images, and the selected after it has begun."""
-    selected = _selected(page, page.teach(dropped(page, [], *names), "", None, None, False))
-    assert isinstance(page.session.job, _FakeJob)
-    return page.session.job, selected
+    def does(self, act: Callable[..., dict[Any, Any]], *given: Any) -> None:
+        """Do something on the page, as this window."""
+        names = {component: name for name, component in vars(self.page).items() if name != "title"}
+        for component, value in act(self.shown.get("seen", {}), *given).items():
+            self.shown[names[component]] = value
 
+    def drops(self, *names: str) -> None:
+        told = []
+        for name in names:
+            file = self.page.session.inbox / name.replace("/", "-")
+            file.touch()
+            told.append({"name": name, "file": str(file)})
+        self.does(self.page.drop, json.dumps(told), "")
 
-def _selected(page: "Page", changes: dict[Any, Any]) -> list[Upload]:
-    selected: list[Upload] = changes[page.selected]
-    return selected
+    def teaches(self) -> _FakeJob:
+        self.does(self.page.teach, "", None, None, False)
+        job = self.page.session.job
+        assert isinstance(job, _FakeJob)
+        return job
+
+    @property
+    def basket(self) -> list[tuple[str, str]]:
+        """The classes of the basket and the number of photos, as far as this window knows."""
+        return re.findall(r"<h3>(.*?)</h3><span.*?>(.*?)<", self.shown["basket"])
 
 
 def _files(page: "Page") -> int:
     return sum(1 for _ in (page.session.inbox.parent / "uploads").iterdir())
 
 
+def test_all_windows_show_the_same(page: "Page") -> None:
+    first, second = Window(page), Window(page)
+    first.drops("cat/1.png", "cat/2.png", "dog/1.png")
+    assert first.basket == [("cat", "2 photos"), ("dog", "1 photo")]
+    assert second.basket == []
+    second.does(page.refresh)
+    assert second.basket == first.basket
+    assert Window(page).basket == first.basket  # a reload
+    job = second.teaches()
+    first.does(page.refresh)
+    assert first.basket == []
+    assert "Starting" in first.shown["progress"]
+    job.failure = "The update failed: no luck."
+    job.end()
+    for each in (first, second, Window(page)):
+        each.does(page.refresh)
+        assert "no luck" in each.shown["progress"]
+        assert each.shown["stop_button"]["visible"] is False
+        assert each.basket == [("cat", "2 photos"), ("dog", "1 photo")]
+
+
+def test_a_window_gets_only_what_has_changed(page: "Page") -> None:
+    window = Window(page)
+    assert page.refresh(window.shown["seen"]) == {page.seen: window.shown["seen"]}
+    window.drops("cat/1.png")
+    assert set(page.refresh({**window.shown["seen"], "basket": -1})) == {page.seen, page.basket}
+
+
+def test_buttons_of_the_basket_change_it(page: "Page") -> None:
+    import gradio as gr
+
+    window = Window(page)
+    window.drops("cat/1.png", "cat/2.png", "3.png")
+    ids = [photo.id for photo in page.session.basket.photos()]
+    assert window.basket == [("No class yet", "1 photo"), ("cat", "2 photos")]
+
+    def press(action: str, photos: list[str], name: str = "") -> None:
+        data = {"action": action, "photos": photos, "name": name}
+        window.does(page.change_basket, gr.EventData(None, data))
+
+    press("move", [ids[0], ids[2]], "dog")
+    assert window.basket == [("cat", "1 photo"), ("dog", "2 photos")]
+    press("remove", [ids[0]])
+    assert window.basket == [("cat", "1 photo"), ("dog", "1 photo")]
+    assert _files(page) == 2
+    press("choose", [], "dog")
+    assert window.shown["class_name"] == "dog"
+    with pytest.raises(gr.Error, match="Enter a class name"):
+        press("move", [ids[1]], " ")
+    window.does(page.clear)
+    assert window.basket == []
+    assert _files(page) == 0
+
+
 def test_clearing_leaves_the_images_of_an_update_alone(page: "Page") -> None:
-    job, selected = taught(page, "cat/1.png", "dog/1.png")
-    selected = dropped(page, selected, "rat/1.png")
-    assert class_counts(selected) == {"rat": 1}
-    page.clear(selected)
+    window = Window(page)
+    window.drops("cat/1.png", "dog/1.png")
+    job = window.teaches()
+    window.drops("rat/1.png")
+    assert window.basket == [("rat", "1 photo")]
+    window.does(page.clear)
     assert job.images() == ["cat/1.png", "dog/1.png"]
 
 
-def test_learned_images_are_deleted_and_later_ones_stay_selected(page: "Page") -> None:
-    job, selected = taught(page, "cat/1.png", "dog/1.png")
-    selected = dropped(page, selected, "rat/1.png")
-    job.update = object()
+def test_learned_images_are_deleted_and_later_ones_stay(page: "Page") -> None:
+    window = Window(page)
+    window.drops("cat/1.png", "dog/1.png")
+    job = window.teaches()
+    window.drops("rat/1.png")
+    job.update = Update(0, ("cat", "dog"), (), 2, 1, None, Accuracy(None, None, None), (), 1.0)
     job.end()
-    assert _selected(page, page.restore(selected)) == selected
-    assert selected[0].file.exists()
+    window.does(page.refresh)
+    assert window.basket == [("rat", "1 photo")]
+    assert "learned <b>cat, dog</b>" in window.shown["result"]
+    assert window.shown["teach_button"]["interactive"] is True
     assert _files(page) == 1
 
 
-def test_images_of_a_stopped_update_are_selected_again_once(page: "Page") -> None:
-    _, selected = taught(page, "cat/1.png", "dog/1.png")
-    selected = dropped(page, selected, "rat/1.png")
-    shown = list(page.follow())
-    assert page.session.job is not None
-    assert not page.session.job.running
-    assert all(page.selected not in changes for changes in shown)
-    selected = _selected(page, page.restore(selected))
-    assert [upload.folders for upload in selected] == [("cat",), ("dog",), ("rat",)]
-    assert all(upload.file.exists() for upload in selected)
-    # Else another window could clear what this one is about to teach.
-    assert _selected(page, page.restore([])) == []
-
-
-def test_images_of_two_failed_updates_are_both_selected_again(page: "Page") -> None:
+def test_images_of_stopped_updates_are_in_the_basket_again(page: "Page") -> None:
+    window = Window(page)
     for names in (("cat/1.png", "dog/1.png"), ("rat/1.png", "cow/1.png")):
-        taught(page, *names)[0].end()
-    assert [*class_counts(_selected(page, page.restore([])))] == ["cat", "cow", "dog", "rat"]
+        window.drops(*names)
+        job = window.teaches()
+        window.does(page.stop)
+        job.stopped = True
+        job.end()
+        window.does(page.refresh)
+        assert "Stopped. The model is unchanged" in window.shown["progress"]
+    assert [name for name, _ in window.basket] == ["cat", "cow", "dog", "rat"]
+    assert all(photo.file.exists() for photo in page.session.basket.photos())
+
+
+def test_a_damaged_model_is_shown_once(page: "Page") -> None:
+    page.session.folder.mkdir()
+    (page.session.folder / "current.json").write_text("damaged")
+    window = Window(page)
+    assert "is damaged" in window.shown["header"]
+    assert page.header not in page.refresh(window.shown["seen"])

@@ -1,7 +1,9 @@
+import io
 import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from densekd.model.settings import TeachOptions
 from densekd.ui.session import Session
@@ -21,21 +23,50 @@ def sent(session: Session, count: int) -> str:
     return json.dumps([{"name": file.name, "file": str(file)} for file in files])
 
 
-@pytest.mark.parametrize(
-    ("count", "why"), [(24, "no classes yet"), (25, "25 images selected, too many")]
-)
+@pytest.mark.parametrize(("count", "why"), [(24, "no classes yet"), (25, "25 photos are too many")])
 def test_images_that_cannot_be_predicted_are_deleted(
     session: Session, count: int, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        session.predict(sent(session, count), top=1)
+        session.look(sent(session, count))
     assert [file for file in session.inbox.parent.rglob("*") if file.is_file()] == []
 
 
-def test_teaching_needs_images(session: Session) -> None:
+def test_photos_go_into_the_class_that_was_typed(session: Session) -> None:
+    session.drop(sent(session, 1), "")
+    assert [photo.label for photo in session.basket.photos()] == [""]
+    session.drop(sent(session, 1), "cat")
+    assert [photo.label for photo in session.basket.photos()] == ["cat", "cat"]
+    with pytest.raises(ValueError, match="can't be a class name"):
+        session.drop(sent(session, 1), "a/b")
+    assert [photo.label for photo in session.basket.photos()] == ["cat", "cat", ""]
+
+
+def test_a_thumbnail_is_a_small_jpeg(session: Session) -> None:
+    session.drop(sent(session, 2), "")
+    good, bad = session.basket.photos()
+    Image.new("RGB", (900, 300), (200, 40, 40)).save(good.file, "PNG")
+    content = session.thumbnail(good.id)
+    assert content is not None
+    with Image.open(io.BytesIO(content)) as small:
+        assert (small.format, small.size) == ("JPEG", (224, 75))
+    assert session.thumbnail(bad.id) is None  # it is empty
+    assert session.thumbnail("0123456789abcdef") is None
+    assert session.thumbnail("../" + good.id) is None
+
+
+def test_teaching_needs_named_photos_of_two_classes(session: Session) -> None:
     assert session.history() == []
-    with pytest.raises(ValueError, match="drop some images first"):
-        session.teach([], TeachOptions())
+    assert session.revision() is None
+    with pytest.raises(ValueError, match="drop some first"):
+        session.teach(TeachOptions())
+    session.drop(sent(session, 1), "")
+    with pytest.raises(ValueError, match="no class yet"):
+        session.teach(TeachOptions())
+    session.basket.name_rest("cat")
+    with pytest.raises(ValueError, match="at least two classes"):
+        session.teach(TeachOptions())
+    assert len(session.basket.photos()) == 1
     assert session.job is None
     session.stop()
     session.close()

@@ -5,12 +5,11 @@ import pytest
 
 from densekd.data.folder import find_images
 from densekd.ui.uploads import (
-    Upload,
-    class_counts,
+    by_class,
+    check_class_name,
     delete_uploads,
     link_by_class,
     take_uploads,
-    with_class,
 )
 
 
@@ -45,7 +44,10 @@ def test_folders_are_classes(places: tuple[Path, Path]) -> None:
     ]
     assert list(inbox.iterdir()) == []
     assert [upload.file.read_text() for upload in uploads] == ["an image"] * 4
-    assert class_counts(uploads) == {"": 1, "a cat": 1, "dog": 1, "rat": 1}
+    assert list(by_class(uploads)) == ["", "a cat", "dog", "rat"]
+    assert [[upload.name for upload in own] for own in by_class(uploads).values()] == [
+        *(["3.png"], ["1.png"], ["1.png"], ["2.png"])
+    ]
     delete_uploads(uploads)
     assert list(kept.iterdir()) == []
 
@@ -54,7 +56,8 @@ def test_uploads_are_linked_into_class_folders(places: tuple[Path, Path]) -> Non
     inbox, kept = places
     uploads = take_uploads(sent_files(inbox, "a/cat/1.png"), inbox, kept)
     uploads += take_uploads(sent_files(inbox, "b/cat/1.png", "b/1.png"), inbox, kept)
-    uploads += with_class(take_uploads(sent_files(inbox, "1.png", "2.png"), inbox, kept), " 7 ")
+    loose = take_uploads(sent_files(inbox, "1.png", "2.png"), inbox, kept)
+    uploads += [upload.in_class(check_class_name(" 7 ")) for upload in loose]
     link_by_class(uploads, kept / "lesson")
     found = find_images(kept / "lesson")
     files = {name: [file.name for file in own] for name, own in found.parts["all"].items()}
@@ -67,6 +70,13 @@ def test_a_divided_folder_stays_divided(places: tuple[Path, Path]) -> None:
     names = ("all/train/cat/1.png", "all/val/cat/2.png")
     link_by_class(take_uploads(sent_files(inbox, *names), inbox, kept), kept / "lesson")
     assert set(find_images(kept / "lesson").parts) == {"train", "val"}
+
+
+def test_a_photo_moves_to_another_class_of_its_part(places: tuple[Path, Path]) -> None:
+    (photo,) = take_uploads(sent_files(places[0], "all/val/cat/2.png"), *places)
+    assert photo.label == "cat"
+    assert photo.in_class("dog").folders == ("val", "dog")
+    assert photo.in_class("dog").file == photo.file
 
 
 @pytest.mark.parametrize("name", ["../a.png", "a/../../b.png", "a/./b.png", "a//b.png", "a\0.png"])
@@ -108,6 +118,4 @@ def test_malformed_lists_are_refused(places: tuple[Path, Path], sent: object) ->
 )
 def test_a_class_name_must_be_valid_as_a_folder(label: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        with_class([Upload((), "1.png", Path("1"))], label)
-    labelled = [Upload(("cat",), "1.png", Path("1"))]
-    assert with_class(labelled, label) == labelled
+        check_class_name(label)

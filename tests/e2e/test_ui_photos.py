@@ -1,0 +1,92 @@
+"""The page's photos in a real browser: thumbnails, the camera, two windows, a reload."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from densekd.model.model import Model
+from densekd.model.settings import TeachOptions
+from densekd.model.teach import teach
+
+from support.ui_page import classes, drop, opened, photos, served, set_epochs, tab
+
+NAME = "Class name of the photos that you add"
+
+pytestmark = pytest.mark.slow
+
+
+def test_two_windows_share_photos_and_an_update(tmp_path: Path, browser: Browser) -> None:
+    source = photos(tmp_path / "photos", "red", "green", count=6)
+    with served(tmp_path / "model", tmp_path / "log") as address, opened(browser, address) as page:
+        lesson = tab(page, "Teach")
+        drop(lesson, source)
+        expect(lesson.locator(".kd-tiles li")).to_have_count(12)
+        # The browser has loaded the thumbnail: it knows its size.
+        shown = lesson.locator(".kd-tiles img").first
+        page.wait_for_function("image => image.naturalWidth === 16", arg=shown.element_handle())
+        for _ in range(2):  # at once, without waiting for the server
+            lesson.get_by_role("button", name="Remove IMG").first.click()
+        expect(classes(lesson)).to_have_text(["green", "4 photos", "red", "6 photos"])
+        lesson.get_by_role("button", name="Select IMG").nth(4).click()
+        expect(lesson.get_by_text("1 photo selected")).to_be_visible()
+        lesson.get_by_label("Move to class").fill("blue")
+        lesson.get_by_role("button", name="Move to this class").click()
+        expected = ["blue", "1 photo", "green", "4 photos", "red", "5 photos"]
+        expect(classes(lesson)).to_have_text(expected)
+
+        other = page.context.new_page()
+        other.goto(address)
+        second = tab(other, "Teach")
+        expect(classes(second)).to_have_text(expected)
+        second.locator("section").first.get_by_role("button", name="Remove all").click()
+        expect(classes(lesson)).to_have_text(expected[2:])  # without a click
+
+        set_epochs(page, lesson, "2")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(second.locator(".kd-class")).to_have_count(2)  # without a click
+        expect(other.get_by_text("2 classes: green, red.")).to_be_visible()
+        page.reload()
+        expect(tab(page, "Teach").get_by_text("Step 0 learned green, red")).to_be_visible()
+        expect(page.locator(".kd-basket")).to_have_count(0)
+
+
+def test_the_camera_takes_photos_to_teach_and_to_look_at(tmp_path: Path, browser: Browser) -> None:
+    model = tmp_path / "model"
+    source = photos(tmp_path / "photos", "red", "blue", count=6)
+    teach(model, source, TeachOptions(network="resnet8", epochs=1))
+    with served(model, tmp_path / "log") as address, opened(browser, address) as page:
+        lesson = tab(page, "Teach")
+        lesson.get_by_label(NAME).fill("test picture")
+        lesson.get_by_role("button", name="Camera", exact=True).click()
+        video = lesson.locator("video")
+        playing = "video => video.videoWidth > 0"
+        page.wait_for_function(playing, arg=video.element_handle())
+        for _ in range(3):
+            lesson.get_by_role("button", name="Take a photo").click()
+        expect(classes(lesson)).to_have_text(["test picture", "3 photos"])
+        page.reload()
+        look = tab(page, "Look")
+        look.get_by_role("button", name="Camera", exact=True).click()
+        video = look.locator("video").element_handle()
+        page.wait_for_function(playing, arg=video)
+        look.get_by_role("button", name="Take a photo").click()
+        expect(look.locator(".kd-card .kd-bar")).to_have_count(2)
+
+        lesson = tab(page, "Teach")
+        page.wait_for_function("video => video.srcObject === null", arg=video)  # it is off
+        expect(classes(lesson)).to_have_text(["test picture", "3 photos"])
+        set_epochs(page, lesson, "1")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(page.get_by_text("3 classes: blue, red, test picture.")).to_be_visible()
+        expect(tab(page, "Look").locator(".kd-card .kd-bar")).to_have_count(3)
+    assert Model.open(model).classes == ("blue", "red", "test picture")
+
+
+def test_a_computer_without_a_camera_is_told_so(tmp_path: Path, browser: Browser) -> None:
+    with served(tmp_path / "model", tmp_path / "log") as address, opened(browser, address) as page:
+        page.context.clear_permissions()
+        lesson = tab(page, "Teach")
+        lesson.get_by_role("button", name="Camera", exact=True).click()
+        expect(lesson.get_by_role("status")).to_contain_text("doesn't allow the camera")
+        expect(lesson.locator("video")).to_be_hidden()

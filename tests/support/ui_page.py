@@ -1,0 +1,103 @@
+"""The page of ``densekd ui`` in a real browser."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+# Runs a command, and logs all connections to other computers.
+WATCHED = """
+import sys
+log = open(sys.argv.pop(1), "w", buffering=1)
+def callback(event, args):
+    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo"):
+        address = args[:1] if event == "socket.getaddrinfo" else args[1]
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost"):
+            print(event, address, file=log)
+sys.addaudithook(callback)
+from densekd.cli import app
+app()
+"""
+COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210), "grey": (120,) * 3}
+SECONDS = 120  # until something must have happened, also on a busy computer
+
+
+def photos(folder: Path, *names: str, count: int = 12) -> Path:
+    """A folder of noisy images for each colour."""
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            noise = np.random.default_rng(i).integers(-30, 30, (16, 16, 3))
+            pixels = (np.array(COLOURS[name]) + noise).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"IMG {i}.PNG")
+    return folder
+
+
+@contextmanager
+def served(model: Path, log: Path) -> Iterator[str]:
+    """The address of a model's page."""
+    command = [sys.executable, "-c", WATCHED, str(log), "ui", str(model), "--port", "0"]
+    with subprocess.Popen([*command, "--no-browser"], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
+            assert found
+            yield found[0]
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(SECONDS) == 0
+    assert log.read_text() == ""
+
+
+@contextmanager
+def opened(browser: Browser, address: str) -> Iterator[Page]:
+    """The page in a browser; fails if it sends requests to any other server."""
+    context = browser.new_context(permissions=["camera"])
+    asked: set[str] = set()
+    context.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
+    context.set_default_timeout(1000 * SECONDS)
+    expect.set_options(timeout=1000 * SECONDS)
+    page = context.new_page()
+    page.goto(address)
+    yield page
+    assert asked - {""} == {urlsplit(address).netloc}  # nothing for data in the page itself
+    context.close()
+
+
+def tab(page: Page, name: str) -> Any:
+    """What is on a tab, which is opened."""
+    page.get_by_role("tab", name=name).click()
+    return page.get_by_role("tabpanel").filter(visible=True)
+
+
+def drop(panel: Any, files: Path | list[Path]) -> None:
+    kind = "images" if isinstance(files, list) else "folder"
+    panel.locator(f"input[data-kind={kind}]").set_input_files(files)
+
+
+def set_epochs(page: Page, panel: Any, epochs: str) -> None:
+    """Enter the number of epochs, at the pace of a person.
+
+    Nothing on the page tells when Gradio has made the field, or has noticed its content.
+    """
+    panel.get_by_role("button", name="Options").click()
+    field = panel.get_by_label("Epochs")
+    expect(field).to_be_visible()
+    page.wait_for_timeout(1500)
+    field.fill(epochs)
+    field.press("Tab")
+    page.wait_for_timeout(1500)
+
+
+def classes(panel: Any) -> Any:
+    """The headings of the basket: each class with the number of its photos."""
+    return panel.locator(".kd-basket header :is(h3, h3 + span)")
