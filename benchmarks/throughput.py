@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from densekd.runs.tensorboard import TensorBoardWriter
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -37,6 +36,7 @@ from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet
+from densekd.runs.epochs import TensorBoardWriter
 from densekd.training.callbacks import Callback, TrainingProgress
 from densekd.training.checkpoint import Checkpoints
 from densekd.training.engine import Engine
