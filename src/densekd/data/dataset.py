@@ -157,6 +157,24 @@ class Dataset:
             raise ValueError(f"{self.name}: two classes are called {twice!r}.")
 
 
+def rgb_planes(images: Tensor, *, channels_first: bool = False) -> Tensor:
+    """Bring images ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` to ``[n, 3, H, W]``.
+
+    If both of the latter are possible, ``channels_first`` decides.
+    """
+    if images.ndim == 3:
+        images, channels_first = images[:, None], True
+    first, last = (images.ndim == 4 and images.shape[axis] in (1, 3) for axis in (1, 3))
+    if not first and not last:
+        raise ValueError(
+            f"Images of shape {list(images.shape)} are not [n, H, W], [n, H, W, C] or [n, C, H, W] "
+            "with C of 1 or 3."
+        )
+    if last and not (first and channels_first):
+        images = images.permute(0, 3, 1, 2)
+    return images.expand(-1, 3, -1, -1).contiguous()
+
+
 def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
     """Return each channel's mean and standard deviation of uint8 ``[n, 3, H, W]``, from 0 to 1.
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from densekd.data.dataset import Dataset, PixelImages, Split, channel_statistics
+from densekd.data.dataset import Dataset, PixelImages, Split, channel_statistics, rgb_planes
 
 _Array = NDArray[Any]
 
@@ -33,7 +33,8 @@ def load_digits() -> Dataset:
     )
     train_x, test_x, train_y, test_y = parts
     names = tuple(str(digit) for digit in range(10))
-    return _dataset("digits", names, (_pixels(train_x), train_y), (_pixels(test_x), test_y))
+    train, test = _tensors("train", train_x, train_y), _tensors("test", test_x, test_y)
+    return _dataset("digits", names, train, test)
 
 
 def load_npz(path: str | Path) -> Dataset:
@@ -45,18 +46,17 @@ def load_npz(path: str | Path) -> Dataset:
     """
     path = Path(path).expanduser()
     arrays = _read(path)
-    for part in ("train", "test"):
-        images, labels = arrays[f"{part}_x"], arrays[f"{part}_y"]
-        _check_images(f"{path}: {part}_x", images)
-        _check_labels(f"{path}: {part}_y", labels, len(images))
-    train, test = _pixels(arrays["train_x"]), _pixels(arrays["test_x"])
-    if train.shape[2:] != test.shape[2:]:
+    train, test = (
+        _tensors(f"{path}: {part}", arrays[f"{part}_x"], arrays[f"{part}_y"])
+        for part in ("train", "test")
+    )
+    sizes = [list(images.shape[2:]) for images, _ in (train, test)]
+    if sizes[0] != sizes[1]:
         raise ValueError(
-            f"{path}: training images have {list(train.shape[2:])} pixels, test images "
-            f"{list(test.shape[2:])}; bring them to one size."
+            f"{path}: training images have {sizes[0]} pixels, test images {sizes[1]}; bring them "
+            "to one size."
         )
-    names = _names(path, arrays)
-    return _dataset(f"npz:{path}", names, (train, arrays["train_y"]), (test, arrays["test_y"]))
+    return _dataset(f"npz:{path}", _names(path, arrays), train, test)
 
 
 def _read(path: Path) -> dict[str, _Array]:
@@ -88,22 +88,22 @@ def _array(path: Path, file: Any, key: str) -> _Array:
     return array
 
 
-def _check_images(what: str, images: _Array) -> None:
+def _tensors(what: str, images: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
+    """Check the arrays of a part, and return pixels ``[n, 3, H, W]`` and labels ``[n]``."""
     if images.dtype != np.uint8:
-        raise ValueError(f"{what} is {images.dtype}; it must be uint8, from 0 to 255.")
-    layout = images.ndim == 3 or (images.ndim == 4 and {images.shape[1], images.shape[3]} & {1, 3})
-    if not layout or images.size == 0:
-        raise ValueError(
-            f"{what} has the shape {list(images.shape)}; it must be [n, H, W], [n, H, W, C] or "
-            "[n, C, H, W] with C of 1 or 3, and not be empty."
-        )
-
-
-def _check_labels(what: str, labels: _Array, images: int) -> None:
+        raise ValueError(f"{what}_x is {images.dtype}; it must be uint8, from 0 to 255.")
+    if images.size == 0:
+        raise ValueError(f"{what}_x has the shape {list(images.shape)}; it must not be empty.")
+    try:
+        pixels = rgb_planes(torch.from_numpy(images))
+    except ValueError as error:
+        raise ValueError(f"{what}_x: {error}") from error
     if labels.dtype.kind not in "iu":
-        raise ValueError(f"{what} is {labels.dtype}; labels must be whole numbers.")
-    if labels.shape != (images,):
-        raise ValueError(f"{what} has the shape {list(labels.shape)}; it must be [{images}].")
+        raise ValueError(f"{what}_y is {labels.dtype}; labels must be whole numbers.")
+    if labels.shape != (len(images),):
+        shape = list(labels.shape)
+        raise ValueError(f"{what}_y has the shape {shape}; it must be [{len(images)}].")
+    return pixels, torch.from_numpy(labels.astype(np.int64))
 
 
 def _names(path: Path, arrays: dict[str, _Array]) -> tuple[str, ...]:
@@ -123,19 +123,8 @@ def _names(path: Path, arrays: dict[str, _Array]) -> tuple[str, ...]:
     return tuple(str(label) for label in labels)
 
 
-def _pixels(images: _Array) -> Tensor:
-    """Convert checked images of any layout to ``[n, 3, H, W]``."""
-    if images.ndim == 3:
-        images = images[:, None]
-    elif images.shape[3] in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    wide = np.broadcast_to(images, (len(images), 3, *images.shape[2:]))
-    return torch.from_numpy(np.array(wide, order="C"))  # a writable copy
-
-
 def _dataset(
-    name: str, names: tuple[str, ...], train: tuple[Tensor, _Array], test: tuple[Tensor, _Array]
+    name: str, names: tuple[str, ...], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 ) -> Dataset:
-    mean, std = channel_statistics(train[0])
-    splits = [Split(PixelImages(x), torch.from_numpy(y.astype(np.int64))) for x, y in (train, test)]
-    return Dataset(name, names, splits[0], splits[1], mean, std)
+    splits = [Split(PixelImages(pixels), labels) for pixels, labels in (train, test)]
+    return Dataset(name, names, splits[0], splits[1], *channel_statistics(train[0]))

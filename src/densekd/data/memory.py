@@ -95,10 +95,10 @@ class ExemplarMemory:
         chosen = [train.images.take(i) for i in self.choose(train, classes, generator, features)]
         if first is not None:
             chosen = [
-                join_images([first.take(torch.nonzero(first.labels == rank).flatten()).images, own])
+                join_images([first.take(first.labels == rank).images, own])
                 for rank, own in enumerate(chosen, self.classes)
             ]
-        self._warn_of_few(torch.tensor([len(images) for images in chosen]), quota)
+        self._warn_of_few([len(images) for images in chosen], quota)
         for rank, more in self._added.items():
             both = join_images([self._kept[rank], more])
             self._kept[rank] = both.take(torch.randperm(len(both), generator=generator))
@@ -114,7 +114,7 @@ class ExemplarMemory:
             raise ValueError(f"Only images of the {self.classes} learned classes can be added.")
         join_images([*self._kept[:1], more.images.take(torch.arange(0))])  # or raise
         for rank in more.labels.unique().tolist():
-            self._added[rank] = more.images.take(torch.nonzero(more.labels == rank).flatten())
+            self._added[rank] = more.images.take(more.labels == rank)
 
     def choose(
         self, train: Split, classes: int, generator: torch.Generator, features: Tensor | None = None
@@ -170,22 +170,20 @@ class ExemplarMemory:
         self._kept = kept
 
     def _with_added(self, kept: list[Images]) -> list[Images]:
-        """Join each class's images with those that were added."""
         return [
             join_images([images, self._added[rank]]) if rank in self._added else images
             for rank, images in enumerate(kept)
         ]
 
-    def _warn_of_few(self, counts: Tensor, quota: int) -> None:
-        """Warn if new classes, with ``counts`` images, can't fill their quota."""
+    def _warn_of_few(self, counts: list[int], quota: int) -> None:
         if quota == 0 and self.quota.total:
             logger.warning("No class keeps an exemplar: there are more classes than exemplars.")
-        few = int((counts < quota).sum())
+        few = sum(count < quota for count in counts)
         if few and self.quota != EVERYTHING:
             logger.warning(
                 "%d of the %d new classes have fewer images than the %d exemplars that a class may "
                 "keep, the least %d: all of them are kept.",
-                *(few, len(counts), quota, int(counts.min())),
+                *(few, len(counts), quota, min(counts)),
             )
 
 
@@ -207,8 +205,7 @@ def herding(features: list[Tensor], count: int) -> list[Tensor]:
 
     Takes features ``[n, D]`` of each class, and returns indices ``[min(count, n)]`` of each.
     """
-    rows, present = _padded(features)
-    mean = rows.sum(1) / present.sum(1, keepdim=True)
+    rows, present, mean = _padded(features)
     wanted = present.sum(1).clamp(max=count)
     # The first pick of each image; images never picked rank behind, by similarity.
     similarity = _products(rows, mean, present)
@@ -223,7 +220,7 @@ def herding(features: list[Tensor], count: int) -> list[Tensor]:
         if len(open_) == 0:
             break
         best = _products(rows, weight, present).argmax(1)
-        _record_pick(first, open_, best, pick)
+        first[open_, best] = first[open_, best].clamp(max=float(pick))
         weight = weight + mean - rows[torch.arange(len(rows)), best]
     return _ordered(first, wanted)
 
@@ -234,42 +231,36 @@ def greedy(features: list[Tensor], count: int) -> list[Tensor]:
     With L2-normalised features and their mean mu, the k-th pick is the image, not picked before,
     that brings ``(sum of picks) / k`` nearest to mu. Arguments and result are those of `herding`.
     """
-    rows, present = _padded(features)
-    mean = rows.sum(1) / present.sum(1, keepdim=True)
+    rows, present, mean = _padded(features)
     wanted = present.sum(1).clamp(max=count)
     squares = rows.square().sum(-1)
     first = torch.full(present.shape, torch.inf, dtype=rows.dtype)
     total = torch.zeros_like(mean)
-    free = present
+    free, every = present, torch.arange(len(rows))
     for pick in range(int(wanted.max()) if len(wanted) else 0):
         # |mu - (total + row) / k|^2 times k^2 / 2, without the terms that all rows share.
         target = total - (pick + 1) * mean
         distance = squares / 2 + torch.einsum("cnd,cd->cn", rows, target)
         best = distance.masked_fill(~free, torch.inf).argmin(1)
-        _record_pick(first, torch.arange(len(rows)), best, pick)
+        first[every, best] = first[every, best].clamp(max=float(pick))
         free = free.scatter(1, best[:, None], False)
-        total = total + rows[torch.arange(len(rows)), best]
+        total = total + rows[every, best]
     return _ordered(first, wanted)
 
 
-def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Normalise and pad features to ``[classes, most images, D]``, and mark the real rows."""
+def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalise and pad features to ``[classes, most images, D]``; mark real rows; average them."""
     rows = torch.nn.utils.rnn.pad_sequence(
         [normalize(f.detach().double().cpu(), dim=1) for f in features], batch_first=True
     )
     counts = torch.tensor([len(f) for f in features])
-    return rows, torch.arange(rows.shape[1]) < counts[:, None]
+    return rows, torch.arange(rows.shape[1]) < counts[:, None], rows.sum(1) / counts[:, None]
 
 
 def _products(rows: Tensor, weight: Tensor, present: Tensor) -> Tensor:
     """Multiply each row with its class's weight; padding gets minus infinity."""
     products = torch.einsum("cnd,cd->cn", rows, weight)
     return products.masked_fill(~present, -torch.inf)
-
-
-def _record_pick(first: Tensor, classes: Tensor, best: Tensor, pick: int) -> None:
-    """Record the image that each class picked, unless it was picked before."""
-    first[classes, best] = first[classes, best].clamp(max=float(pick))
 
 
 def _ordered(first: Tensor, wanted: Tensor) -> list[Tensor]:

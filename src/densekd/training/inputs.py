@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from densekd.data.dataset import FileImages, Images, PixelImages, Split
+from densekd.data.dataset import FileImages, Images, PixelImages, Split, rgb_planes
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.data.scenario import Task
 
 ImageInput = Path | str | Image.Image | NDArray[Any]
 ImageInputs = Images | NDArray[Any] | Tensor | Sequence[ImageInput]
 Label = str | int
-
-_LAYOUTS = "[n, H, W], [n, H, W, C] or [n, C, H, W] with C of 1 or 3"
 
 
 def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
@@ -85,14 +83,7 @@ def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
     """Convert an array in any layout to uint8 ``[n, 3, H, W]``."""
     if images.ndim == 3 and images.shape[2] == 3:
         raise ValueError("This looks like one image; add a dimension in front: X[None].")
-    if images.ndim == 3:
-        images = images[:, None]
-    first, last = (images.ndim == 4 and images.shape[axis] in (1, 3) for axis in (1, 3))
-    if not first and not last:
-        raise ValueError(f"Images of shape {list(images.shape)} are not {_LAYOUTS}.")
-    if last and not (first and channels_first):
-        images = images.permute(0, 3, 1, 2)
-    return _to_bytes(images).expand(-1, 3, -1, -1).contiguous()
+    return rgb_planes(_to_bytes(images), channels_first=channels_first)
 
 
 def _to_bytes(images: Tensor) -> Tensor:
