@@ -54,25 +54,19 @@ class Batches:
     So training can resume at any epoch. An epoch has ``ceil(n / size)`` batches of nearly equal
     size: a tiny last batch would disturb batch normalisation.
 
-    Args:
-        data: images and labels; images in memory are moved to the device of ``augment``.
-        size: the most images in a batch over all ranks (more only if a rank would get none).
-        augment: augments and normalises images. Images in files are cropped and flipped at random
-            when they are decoded, and ``augment`` does the rest.
-        seeds: draw the order and the augmentation.
-        share: this process's part of each batch.
-        workers: processes that decode files; not used for images in memory.
+    Images in memory are moved to the device of ``augment``. Images in files are cropped and flipped
+    at random when they are decoded, and ``augment`` does the rest.
     """
 
     def __init__(
         self,
         data: Split,
-        size: int,
+        size: int,  # the most images in a batch over all ranks; more only if a rank would get none
         augment: Augment,
         seeds: Seeds,
         share: RankShare = RankShare(),  # noqa: B008 - immutable
         *,
-        workers: int = 0,
+        workers: int = 0,  # processes that decode files
     ) -> None:
         if size < share.world or len(data) < share.world:
             raise ValueError(

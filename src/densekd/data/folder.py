@@ -78,21 +78,15 @@ class FolderListing(NamedTuple):
 def load_folder(
     path: str | Path,
     *,
-    image_size: int = 224,
+    image_size: int = 224,  # height and width
     test_fraction: float = 0.2,
     seed: int = 0,
-    memory_bytes: int = 1 << 30,
+    memory_bytes: int = 1 << 30,  # keep decoded images in memory if they need no more than this
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """Load a data set from class folders of images.
+    """Load a data set from class folders, or from ``train`` and ``val`` (or ``test``) with such.
 
-    Args:
-        path: has class folders, or ``train`` and ``val`` (or ``test``) with class folders.
-        image_size: height and width that images are brought to.
-        test_fraction: share of each class to test on if the folder isn't divided.
-        seed: draws the test images; see `densekd.data.stratify.held_out`.
-        memory_bytes: keep images in memory, decoded, if they need no more than this.
-        on_progress: called with the number of files read and their total.
+    If it isn't divided so, test on a fraction of each class that the seed draws; see `held_out`.
     """
     path = Path(path).expanduser()
     if not 0 <= test_fraction < 1:
@@ -122,9 +116,8 @@ def find_images(path: Path) -> FoundImages:
 def find_divided(top: FolderListing, test: str, only: Collection[str] | None = None) -> FoundImages:
     """Find the files of a folder divided into ``train`` and ``test``, of ``only`` some classes."""
     left_out = _outside(top)
-    for name, folder in top.folders.items():
-        if name not in (TRAIN, test):
-            left_out.append((folder, f"only {TRAIN} and {test} are used"))
+    unused = [folder for name, folder in top.folders.items() if name not in (TRAIN, test)]
+    left_out += [(folder, f"only {TRAIN} and {test} are used") for folder in unused]
     parts: dict[str, ClassFiles] = {}
     for part in (TRAIN, test):
         parts[part], others = find_classes(top.folders[part], only)

@@ -27,25 +27,18 @@ logger = logging.getLogger(__name__)
 def load_hub(
     name: str,
     *,
-    image_column: str | None = None,
-    label_column: str | None = None,
-    image_size: int | None = None,
+    image_column: str | None = None,  # found by its type if there is only one
+    label_column: str | None = None,  # likewise; a column of numbers or text must be named
+    image_size: int | None = None,  # height and width
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
     """Load a data set of the hub, with all images in memory.
 
-    It must have the split ``train``. The test images are those of ``test``, else ``validation``,
-    if they have labels, and otherwise a fifth of each class of ``train``.
-
-    Args:
-        name: on the hub, or the folder of a saved data set.
-        image_column: found by its type if there is only one.
-        label_column: likewise; a column of numbers or text must be named.
-        image_size: height and width, by default those of the first image. Other images are scaled
-            to cover it, and their centre is kept.
-        seed: draws the test images if there are none.
-        on_progress: called with the number of images read and their total.
+    Its name may also be the folder of a saved data set. It must have the split ``train``. The test
+    images are those of ``test``, else ``validation``, if they have labels, and otherwise a fifth of
+    each class of ``train``, drawn by the seed. Images of another size than ``image_size``, by
+    default that of the first, are scaled to cover it, and their centre is kept.
     """
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size must be at least 1, not {image_size}.")

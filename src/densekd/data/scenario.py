@@ -165,8 +165,7 @@ def seeded_order(classes: int, seed: int) -> list[int]:
 
     Seed 1993 on 100 classes is the order of UCIR, CCIL and PyCIL: 68, 56, 78, 8, 23, ...
     """
-    order: list[int] = np.random.RandomState(seed).permutation(classes).tolist()
-    return order
+    return [int(i) for i in np.random.RandomState(seed).permutation(classes)]
 
 
 def icarl_order(images_per_class: Sequence[int], seed: int = 1993) -> list[int]:
@@ -179,8 +178,7 @@ def icarl_order(images_per_class: Sequence[int], seed: int = 1993) -> list[int]:
         random.shuffle(np.arange(images))
     order = np.arange(len(images_per_class))
     random.shuffle(order)
-    ids: list[int] = order.tolist()
-    return ids
+    return [int(i) for i in order]
 
 
 def read_names(path: Path) -> list[str]:

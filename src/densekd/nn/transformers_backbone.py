@@ -1,7 +1,7 @@
 """Pretrained image models of the library transformers as backbones."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,15 +113,12 @@ def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
 
 def _size(given: object) -> tuple[int, int] | None:
     """Read height and width from any of the ways in which they are written."""
-    if isinstance(given, Mapping):
-        edge = given.get("shortest_edge")
-        given = (given.get("height", edge), given.get("width", edge))
-    if isinstance(given, int):
-        given = (given, given)
-    if not isinstance(given, list | tuple) or not all(isinstance(side, int) for side in given):
-        return None
-    height, width = given
-    return height, width
+    match given:
+        case {"height": int(height), "width": int(width)} | [int(height), int(width)]:
+            return height, width
+        case {"shortest_edge": int(side)} | int(side):
+            return side, side
+    return None
 
 
 @contextmanager
