@@ -21,12 +21,9 @@ class TaskPool:
 
     A group is a boolean mask over tasks. The pool stores only the tasks' sizes, never its groups,
     so it can have 60 tasks with 2^60 - 1 groups.
-
-    Args:
-        sizes: the number of classes of each learned task, in learning order.
     """
 
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # the number of classes of each learned task, in learning order
 
     def __init__(self, sizes: Sequence[int]) -> None:
         if not isinstance(sizes, Iterable):
@@ -66,11 +63,8 @@ class TaskPool:
     def sample(self, generator: torch.Generator, n: int, *, singles: bool = True) -> Tensor:
         """Draw groups uniformly with replacement: bool ``[n, t]``, one non-empty group per row.
 
-        Args:
-            generator: the random generator; the result is on its device.
-            n: how many groups to draw.
-            singles: whether groups of a single class are allowed. If not, they are drawn again,
-                which waits for the device.
+        The result is on the generator's device. Without ``singles``, groups of a single class are
+        drawn again, which waits for the device.
         """
         if not isinstance(generator, torch.Generator):
             raise ValueError(f"Drawing groups needs a torch.Generator, not {generator!r}.")

@@ -1,18 +1,24 @@
-"""PODNet: several proxies per class, and a penalty on changes of the pooled feature maps."""
+"""PODNet and AFC: several proxies per class, and a penalty on changes of the feature maps.
 
+PODNet pools the maps. AFC, a fork of it, weights each channel by its importance.
+"""
+
+import copy
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+import torch
 from torch import Tensor
 
 from densekd.checks import check_choice
 from densekd.losses.classify import NcaMode, nca_loss
-from densekd.losses.feature import pod_spatial
+from densekd.losses.feature import channel_distance, channel_importance, normalised, pod_spatial
 from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.schedule import Schedule, Schedules, same_for_all
-from densekd.methods.terms import RatioWeight, Step, Term
+from densekd.methods.terms import RatioWeight, Step, TaskContext, Term
 from densekd.methods.ucir import FeatureTerm, LessForget
 from densekd.nn.classifier import Classifier, ProxyClassifier
 from densekd.nn.network import Outputs
@@ -27,6 +33,20 @@ class PodnetOptions:
     nca: NcaMode = "released"  # the classification loss, or as in the ``paper``
     margin: float = 0.6  # nca.margin, on scores before they are scaled; only ``paper`` has one
     clamp: float = 5.0  # PODNet._train_task; clips gradients in schedules that have no clamp
+
+
+@dataclass(frozen=True)
+class AfcOptions:
+    """The options in AFC's option files, with the values of AFC_cnn_cifar100.yaml.
+
+    All but the first are as in `PodnetOptions`.
+    """
+
+    # feature_distil.scheduled_factor, times sqrt(seen / new); 10 for ImageNet.
+    lambda_base: float = 4.0
+    nca: NcaMode = "released"
+    margin: float = 0.6
+    clamp: float = 5.0
 
 
 class Nca(Term):
@@ -66,14 +86,53 @@ class PodSpatial(FeatureTerm):
         return pod_spatial(student.maps, teacher.maps)
 
 
+class ChannelDistance(FeatureTerm):
+    """AFC's distance between maps, each channel weighted by its importance to the teacher.
+
+    The importance of a channel is the square of the classification loss's gradient with respect to
+    it, summed over one epoch of the task's images. It is measured anew after each task.
+    """
+
+    needs_old_tasks = True
+    reads = "importance |channel - teacher's channel|"
+
+    def __init__(self, weight: RatioWeight, nca: Nca) -> None:
+        super().__init__(weight)
+        self.nca = nca
+        self.importance: tuple[Tensor, ...] = ()
+
+    def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
+        return channel_distance(student.maps, teacher.maps, self.importance)
+
+    def end(self, context: TaskContext) -> None:
+        """Measure the importance of the trained network's channels."""
+        # In training mode, on a copy, so that the network's batch statistics stay as they are.
+        network = copy.deepcopy(context.network).train()
+        shares = []
+        for batch in context.batches():
+            seen = network(batch.images)
+            loss = self.nca.loss(seen.logits, batch.labels, network.classifier)
+            shares.append(channel_importance(torch.autograd.grad(loss, seen.maps)))
+        layers = zip(*shares, strict=True)
+        self.importance = normalised([functools.reduce(torch.add, layer) for layer in layers])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The importance of each map's channels."""
+        return {f"importance.{number}": layer for number, layer in enumerate(self.importance)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the importance from what `state_dict` gave."""
+        self.importance = tuple(state[f"importance.{number}"] for number in range(len(state)))
+
+
 def podnet(options: PodnetOptions, schedules: Schedules) -> Method:
     r"""PODNet, on one batch x of new images and old exemplars.
 
     .. math:: L = NCA(x) + \sqrt{seen / new} \, (3 L_{spatial}(x) + L_{flat}(x))
 
-    See `with_proxies` for what AFC shares.
+    See `_with_proxies` for the classifier and the phases.
     """
-    return with_proxies(
+    return _with_proxies(
         "podnet",
         {
             "nca": Nca(options.nca, options.margin),
@@ -85,7 +144,19 @@ def podnet(options: PodnetOptions, schedules: Schedules) -> Method:
     )
 
 
-def with_proxies(
+def afc(options: AfcOptions, schedules: Schedules) -> Method:
+    r"""AFC, on one batch x of new images and old exemplars.
+
+    .. math:: L = NCA(x) + \lambda \sqrt{seen / new} \, L_{disc}(x)
+
+    Classifier and phases are PODNet's, see `_with_proxies`.
+    """
+    nca = Nca(options.nca, options.margin)
+    distance = ChannelDistance(RatioWeight(options.lambda_base, 0.5), nca)
+    return _with_proxies("afc", {"nca": nca, "channels": distance}, schedules, options.clamp)
+
+
+def _with_proxies(
     name: str, terms: Mapping[str, Term], schedules: Schedules, clamp: float
 ) -> Method:
     """A method with PODNet's classifier and phases, and terms of its own.
@@ -116,7 +187,7 @@ def with_proxies(
     )
 
 
-def proxy_schedules(
+def _schedules(
     epochs: int, lr: float, finish_lr: float, batch_size: int, weight_decay: float
 ) -> Schedules:
     """PODNet's schedules: a cosine to 0, then 20 epochs of fine-tuning at a constant rate."""
@@ -125,11 +196,10 @@ def proxy_schedules(
     return same_for_all(train, finish)
 
 
-# What AFC, a fork of PODNet, has too.
-JITTER = 63 / 255  # the random brightness
-NETWORK_REASON = "it compares feature maps, which other networks rectify"
-SMALL_PROXY_SCHEDULES = proxy_schedules(160, 0.1, 0.05, 128, 5e-4)
-DIGITS_PROXY_SCHEDULES = same_for_all(
+_JITTER = 63 / 255  # the random brightness
+_NETWORK_REASON = "it compares feature maps, which other networks rectify"
+_SMALL = _schedules(160, 0.1, 0.05, 128, 5e-4)
+_DIGITS = same_for_all(
     Schedule(20, 0.1, lr_end=0.0, batch_size=32), Schedule(10, 0.05, "constant", batch_size=32)
 )
 _ON_IMAGENET = PodnetOptions(spatial=8.0, flat=10.0)
@@ -140,15 +210,33 @@ PODNET = MethodSpec(
     PodnetOptions,
     podnet,
     {
-        "small": Published(PodnetOptions(), SMALL_PROXY_SCHEDULES, "podnet32", brightness=JITTER),
+        "small": Published(PodnetOptions(), _SMALL, "podnet32", brightness=_JITTER),
         "imagenet100": Published(
-            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 5e-4), "podnet18", brightness=JITTER
+            _ON_IMAGENET, _schedules(90, 0.05, 0.01, 64, 5e-4), "podnet18", brightness=_JITTER
         ),
         "imagenet": Published(
-            _ON_IMAGENET, proxy_schedules(90, 0.05, 0.01, 64, 1e-4), "podnet18", brightness=JITTER
+            _ON_IMAGENET, _schedules(90, 0.05, 0.01, 64, 1e-4), "podnet18", brightness=_JITTER
         ),
-        "digits": Published(PodnetOptions(), DIGITS_PROXY_SCHEDULES, "podnet14"),
+        "digits": Published(PodnetOptions(), _DIGITS, "podnet14"),
     },
     network_prefix="podnet",
-    network_reason=NETWORK_REASON,
+    network_reason=_NETWORK_REASON,
+)
+AFC = MethodSpec(
+    "afc",
+    "maps kept near where they matter",
+    AfcOptions,
+    afc,
+    {
+        "small": Published(AfcOptions(), _SMALL, "podnet32", brightness=_JITTER),
+        "imagenet": Published(
+            AfcOptions(lambda_base=10.0),
+            _schedules(90, 0.1, 0.02, 128, 1e-4),
+            "podnet18",
+            brightness=_JITTER,
+        ),
+        "digits": Published(AfcOptions(), _DIGITS, "podnet14"),
+    },
+    network_prefix="podnet",
+    network_reason=_NETWORK_REASON,
 )

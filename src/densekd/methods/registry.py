@@ -4,13 +4,12 @@ import dataclasses
 import difflib
 from typing import Any
 
-from densekd.methods.afc import AFC
 from densekd.methods.bic import BIC
 from densekd.methods.ccil import CCIL
 from densekd.methods.icarl import ICARL, ICARL_SOFTMAX
 from densekd.methods.method import Method, MethodSpec
 from densekd.methods.paper import DISTILLATIONS, PAPER_METHODS, DenseOptions, distillation
-from densekd.methods.podnet import PODNET
+from densekd.methods.podnet import AFC, PODNET
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.ucir import UCIR
 

@@ -105,14 +105,9 @@ class Term(ABC):
 class CrossEntropy(Term):
     """Cross-entropy, averaged over a batch and summed over streams.
 
-    For a blended image, the mean over both labels, weighted by their shares.
-
-    Args:
-        streams: the batches it is taken on.
-        over: the softmax is over the logits of the ``new`` classes or of ``all`` seen so far.
-            In the base task they are the same.
-        base_smoothing: label smoothing in the base task.
-        weight: multiplies the term.
+    For a blended image, the mean over both labels, weighted by their shares. The softmax is
+    ``over`` the logits of the ``new`` classes or of ``all`` seen so far, which are the same in the
+    base task. Labels are smoothed in the base task only.
     """
 
     takes_mixup = True
@@ -178,7 +173,7 @@ class Distil(Term):
     All streams of a step use the same drawn group.
 
     Args:
-        streams: the batches it is taken on.
+        streams: see `Term`.
         loss: which groups, at which temperature.
         weight: one number that depends on the numbers of classes, or one for each group.
         vectors: with adaptive weights, the class vectors of old tasks are those ``stored`` when

@@ -15,9 +15,8 @@ from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
-from densekd.methods.afc import AfcOptions, ChannelDistance, afc
 from densekd.methods.method import Method
-from densekd.methods.podnet import Nca
+from densekd.methods.podnet import AfcOptions, ChannelDistance, Nca, afc
 from densekd.methods.schedule import Schedules
 from densekd.methods.terms import Distil, RatioWeight, Step, TaskContext, View
 from densekd.nn.classifier import ProxyClassifier
