@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,11 @@ _SIGMAS = tuple(round(0.001 * k, 3) for k in range(21))
 class Noise:
     """The noise to try.
 
-    Args:
-        sigmas: standard deviations in increasing order; the first is 0, for comparison.
-        draws: the number of draws.
-        seed: seeds the draws. A draw is scaled by each sigma, so that curves are smooth, and is
-            the same for all runs with the same network, so that runs can be paired.
+    A draw is scaled by each sigma, so that curves are smooth, and is the same for all runs with the
+    same network and seed, so that runs can be paired.
     """
 
-    sigmas: tuple[float, ...] = _SIGMAS
+    sigmas: tuple[float, ...] = _SIGMAS  # standard deviations; the first is 0, for comparison
     draws: int = 5
     seed: int = 1993
 
@@ -57,7 +54,7 @@ class Noise:
 def flatness(
     learner: Learner, train: Split, noise: Noise, on_progress: OnProgress | None = None
 ) -> list[list[float]]:
-    """Measure the mean loss per image with increasing noise on the weights.
+    """Measure the mean loss per image, for each sigma and each draw of noise on the weights.
 
     Each learnable parameter gets noise from N(0, sigma^2); batch-norm statistics stay. The loss is
     the cross-entropy over all logits on images that are not augmented. The learner stays as it is.
@@ -67,9 +64,6 @@ def flatness(
         train: the images, with ranks as labels.
         noise: the noise.
         on_progress: called after each batch with the images done and in total.
-
-    Returns:
-        For each sigma, the losses of all draws.
     """
     return _by_sigma(list(_losses(learner, train, noise, 0, on_progress)), noise)
 
@@ -97,19 +91,13 @@ def measure_flatness(
     """
     noise = noise or Noise()
     read_config(folder)
-    asked = {
-        "sigmas": list(noise.sigmas),
-        "draws": noise.draws,
-        "seed": noise.seed,
-        "per_class": per_class,
-    }
+    asked = {**asdict(noise), "sigmas": list(noise.sigmas), "per_class": per_class}
     known = _read(folder / _FILE, asked)
     if known is not None:
         return known
     run = load_run(folder)
     train = _training_images(folder, run, per_class)
-    begun = _read(folder / _UNFINISHED, asked) or {"losses": []}
-    losses: list[float] = begun["losses"]
+    losses: list[float] = (_read(folder / _UNFINISHED, asked) or {"losses": []})["losses"]
     for loss in _losses(run.learner, train, noise, len(losses), on_progress):
         losses.append(loss)
         write_json(folder / _UNFINISHED, {**asked, "losses": losses})
@@ -121,12 +109,10 @@ def measure_flatness(
 
 def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
     """Plot the loss by sigma, and its increase over the loss without noise."""
-    # Slow to import. This backend needs no screen.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    # Imported here because it takes a second.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharex=True)
     sigmas, losses = result["sigmas"], np.array(result["losses"], dtype=float)
     titles = "Loss per training image", "Increase of the loss by the noise"
@@ -147,7 +133,7 @@ def _losses(
     learner: Learner, train: Split, noise: Noise, known: int, on_progress: OnProgress | None
 ) -> Iterator[float]:
     """The loss without noise, then of each draw by sigma; the first ``known`` are skipped."""
-    seen, place = 0, 0
+    seen = 0
     total = (1 + noise.draws * (len(noise.sigmas) - 1)) * len(train)
     noisy = frozen_copy(learner.network)
 
@@ -160,8 +146,7 @@ def _losses(
     for draw in range(noise.draws):
         directions = _directions(learner.network, noise.seed, draw)
         for sigma in noise.sigmas[0 if draw == 0 else 1 :]:
-            place += 1
-            if place <= known:
+            if seen < known * len(train):
                 on_batch(len(train))
                 continue
             _perturb(noisy, learner.network, directions, sigma)
@@ -193,10 +178,8 @@ def _mean_loss(network: Network, learner: Learner, data: Split, on_batch: OnBatc
 
 def _by_sigma(losses: list[float], noise: Noise) -> list[list[float]]:
     """Arrange the losses from `_losses` as a row of draws for each sigma."""
-    without, rest = losses[0], losses[1:]
-    grown = len(noise.sigmas) - 1
-    draws = [rest[k * grown : (k + 1) * grown] for k in range(noise.draws)]
-    return [[without] * noise.draws, *(list(row) for row in zip(*draws, strict=True))]
+    draws = np.reshape(losses[1:], (noise.draws, -1))
+    return [[losses[0]] * noise.draws, *draws.T.tolist()]
 
 
 def _training_images(folder: Path, run: LoadedRun, per_class: int | None) -> Split:

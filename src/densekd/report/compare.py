@@ -28,7 +28,7 @@ def plot_runs(runs: Sequence[tuple[str, RunRecord]], file: Path) -> None:
     titles = {"accuracy": "All classes seen", "old_accuracy": "Classes of earlier tasks"}
     charts = []
     for measure, title in titles.items():
-        series = tuple(Series(label, tuple(curve([run], measure))) for label, run in runs)
+        series = tuple(Series(label, curve([run], measure)) for label, run in runs)
         charts.append(Chart("", title, "", "classes seen", "accuracy on test images, %", series))
     places = {label: place for place, (label, _) in enumerate(runs)}
     ending = file.suffix.removeprefix(".") or "png"

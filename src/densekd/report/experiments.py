@@ -110,12 +110,13 @@ def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[
         points = {entry.run: entry.point for entry in sweep.entries if entry.run is not None}
         targets = [each for each in sweep.experiment.targets if each.measure == AVERAGE]
         # The most specific target comes last and wins.
-        for target in sorted(targets, key=lambda target: len(target.where)):
-            for group in groups:
-                known = [points[run] for run in group.all_runs if run in points]
-                has = all(target.where.items() <= point.items() for point in known)
-                if known and has and all(_planned(sweep.experiment, point) for point in known):
-                    found[group] = target.value / 100
+        targets.sort(key=lambda target: len(target.where))
+        for group in groups:
+            known = [points[run] for run in group.all_runs if run in points]
+            if known and all(_planned(sweep.experiment, point) for point in known):
+                for target in targets:
+                    if all(target.where.items() <= point.items() for point in known):
+                        found[group] = target.value / 100
     return found
 
 

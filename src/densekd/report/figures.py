@@ -1,7 +1,7 @@
 """The figures that there are data for."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from densekd.report.charts import Chart, ChartPoint, HeatMap, Series
@@ -44,16 +44,21 @@ def compression_charts(compressions: Sequence[CompressionRun]) -> Iterator[Chart
     """The students' losses by epoch."""
     found: dict[str, list[Series]] = {}
     for (protocol, method), runs in group_compressions(compressions):
-        points = []
-        for epochs in zip(*(run.result["epochs"] for run in runs), strict=False):
-            losses = [epoch["loss"] for epoch in epochs]
-            if None not in losses:
-                points.append(_point(epochs[0]["epoch"], losses))
+        epochs = zip(*(run.result["epochs"] for run in runs), strict=False)
+        losses = ((each[0]["epoch"], [epoch["loss"] for epoch in each]) for each in epochs)
+        points = _points((epoch, Summary.of(each)) for epoch, each in losses if None not in each)
         if points:
-            found.setdefault(protocol, []).append(Series(method, tuple(points)))
+            found.setdefault(protocol, []).append(Series(method, points))
     for protocol, series in found.items():
         title = "The student's loss"
         yield Chart("compression", title, protocol, "epoch", "loss", tuple(series))
+
+
+def curve(runs: Sequence[RunRecord], measure: str) -> tuple[ChartPoint, ...]:
+    """A measure after each task, as the mean over runs."""
+    tasks = zip(*(run.steps for run in runs), strict=False)
+    means = ((each[0]["classes_seen"], Summary.of(s.get(measure) for s in each)) for each in tasks)
+    return _points(means, 100)
 
 
 def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
@@ -63,31 +68,16 @@ def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
             yield from _chart(section, f"{classes}, after each task", lines, "classes seen")
 
 
-def curve(runs: Sequence[RunRecord], measure: str) -> list[ChartPoint]:
-    """A measure after each task, as the mean over runs."""
-    points = []
-    for steps in zip(*(run.steps for run in runs), strict=False):
-        values = [step[measure] for step in steps if step.get(measure) is not None]
-        if values:
-            points.append(_point(steps[0]["classes_seen"], values, 100))
-    return points
-
-
 def _old_new(groups: Sequence[Group]) -> Iterator[Chart]:
-    bars = {}
-    for group in groups:
-        ends = group.summary("old_accuracy"), group.summary("new_accuracy")
-        bars[group] = [_bar(i, end) for i, end in enumerate(ends) if end is not None]
-    title, categories = "Old and new classes after the last task", ("earlier tasks", "last task")
-    yield from _chart("stability", title, bars, categories=categories)
+    measures = {"old_accuracy": "earlier tasks", "new_accuracy": "last task"}
+    bars = {group: _points(enumerate(map(group.summary, measures)), 100) for group in groups}
+    title = "Old and new classes after the last task"
+    yield from _chart("stability", title, bars, categories=tuple(measures.values()))
 
 
 def _orders(groups: Sequence[Group]) -> Iterator[Chart]:
     found = by_order(groups)
-    bars = {
-        group: [_bar(i, each) for i, each in enumerate(shared.values())]
-        for group, shared in found.items()
-    }
+    bars = {group: _points(enumerate(shared.values()), 100) for group, shared in found.items()}
     for orders in list(found.values())[:1]:  # the same for all methods of a protocol
         names = tuple(f"order {order}" for order in orders)
         yield from _chart("orders", "Average accuracy by class order", bars, categories=names)
@@ -96,33 +86,32 @@ def _orders(groups: Sequence[Group]) -> Iterator[Chart]:
 def _flatness(groups: Sequence[Group]) -> Iterator[Chart]:
     titles = {False: "Loss with noise on the weights", True: "Rise over the loss without noise"}
     for rise, title in titles.items():
-        lines = {group: _flatness_points(group, rise) for group in groups}
+        lines = {group: _points(_noisy_losses(group, rise)) for group in groups}
         x = "\N{GREEK SMALL LETTER SIGMA} of the noise"
         yield from _chart("flatness", title, lines, x, "mean cross-entropy of training images")
 
 
-def _flatness_points(group: Group, rise: bool) -> list[ChartPoint]:
+def _noisy_losses(group: Group, rise: bool) -> Iterator[tuple[float, Summary | None]]:
     """The mean over all draws, by sigma, of the runs with the same sigmas as the first."""
     known = [run.flatness for run in group.runs if run.flatness is not None]
     alike = [each["losses"] for each in known if each["sigmas"] == known[0]["sigmas"]]
-    points = []
     for place, sigma in enumerate(known[0]["sigmas"] if known else ()):
-        values = [
-            loss - (before if rise else 0)
-            for losses in alike
-            for loss, before in zip(losses[place], losses[0], strict=True)
-            if loss is not None and before is not None
-        ]
-        if values:
-            points.append(_point(sigma, values))
-    return points
+        yield (
+            sigma,
+            Summary.of(
+                loss - (before if rise else 0)
+                for losses in alike
+                for loss, before in zip(losses[place], losses[0], strict=True)
+                if loss is not None and before is not None
+            ),
+        )
 
 
 def _losses(groups: Sequence[Group]) -> Iterator[Chart]:
     losses = {group: mean_losses(group) for group in groups}
     for slot in dict.fromkeys(slot for curves in losses.values() for slot in curves):
         lines = {
-            group: [ChartPoint(*point) for point in curves.get(slot, ())]
+            group: tuple(ChartPoint(*point) for point in curves.get(slot, ()))
             for group, curves in losses.items()
         }
         yield from _chart("losses", f"Loss term: {slot}", lines, "epoch, over all tasks", "loss")
@@ -148,35 +137,33 @@ def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
     values = {size: group.by_replicate(AVERAGE) for size, group in sorted(sizes.items())}
     every = [set(known) for known in values.values()]
     counted = set.intersection(*every) or set.union(*every)
-    return tuple(
-        _point(size, [value for replicate, value in known.items() if replicate in counted], 100)
+    means = {
+        size: Summary.of(value for replicate, value in known.items() if replicate in counted)
         for size, known in values.items()
-    )
+    }
+    return _points(means.items(), 100)
 
 
 def _chart(
     section: str,
     title: str,
-    points: Mapping[Group, Sequence[ChartPoint]],
+    points: Mapping[Group, tuple[ChartPoint, ...]],
     x: str = "",
     y: str = _PERCENT,
     categories: tuple[str, ...] = (),
 ) -> Iterator[Chart]:
     """A chart of the groups of a protocol that have points, if one has."""
-    series = [Series(g.method, tuple(p), bool(g.runs)) for g, p in points.items() if p]
+    series = [Series(g.method, p, bool(g.runs)) for g, p in points.items() if p]
     if series:
         label = next(iter(points)).protocol.label
         yield Chart(section, title, label, x, y, tuple(series), categories)
 
 
-def _point(x: float, values: Sequence[float], scale: float = 1) -> ChartPoint:
-    summary = Summary.of(scale * value for value in values)
-    assert summary is not None
-    return ChartPoint(x, summary.mean, summary.std)
-
-
-def _bar(place: int, summary: Summary) -> ChartPoint:
-    return ChartPoint(place, 100 * summary.mean, None if summary.std is None else 100 * summary.std)
+def _points(
+    summaries: Iterable[tuple[float, Summary | None]], scale: float = 1
+) -> tuple[ChartPoint, ...]:
+    known = ((x, each.mean, each.std) for x, each in summaries if each is not None)
+    return tuple(ChartPoint(x, scale * y, std and scale * std) for x, y, std in known)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from densekd.report.labels import Protocol, method_labels, natural_order
+from densekd.report.labels import Protocol, many, method_labels, natural_order
 from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
 from densekd.report.statistics import Difference, Summary, group_by, paired_difference
 
@@ -42,7 +42,7 @@ class Group:
     def replicates(self) -> str:
         """What a mean is over if not over seeds alone: ``1 seed and 5 orders``."""
         seeds, orders = (len({run.replicate[i] for run in self.runs}) for i in (0, 1))
-        return f"{seeds} seed{'s' * (seeds != 1)} and {orders} orders" if orders > 1 else ""
+        return f"{many(seeds, 'seed')} and {orders} orders" if orders > 1 else ""
 
     def summary(self, measure: str) -> Summary | None:
         """Mean and spread of a measure over the finished runs; None if there are none."""

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS
+from densekd.report.statistics import group_by
 
 FlatSettings = Mapping[str, Any]  # by dotted names
 
@@ -33,27 +34,25 @@ class Protocol:
     @classmethod
     def of(cls, settings: FlatSettings) -> "Protocol":
         """The protocol of a run."""
-        parts = _data(settings), _tasks(settings), _memory(settings), shortened_schedule(settings)
-        return cls(*parts)
+        tasks, memory = _tasks(settings), _memory(settings)
+        return cls(_data(settings), tasks, memory, shortened_schedule(settings))
 
     @property
     def label(self) -> str:
         """All parts in a line."""
-        parts = (self.data, self.tasks, self.memory, self.schedule)
-        return " · ".join(part for part in parts if part)
+        return " · ".join(filter(None, astuple(self)))
 
 
 def _data(settings: FlatSettings) -> str:
-    parts = [str(settings.get("data.source", "?"))]
-    if size := settings.get("data.image_size"):
-        parts.append(f"{size} pixels")
-    if file := settings.get("data.classes_file"):
-        parts.append(f"classes of {file}")
-    if most := settings.get("data.per_class"):
-        parts.append(f"{most} images a class")
+    words = {
+        "data.image_size": "{} pixels",
+        "data.classes_file": "classes of {}",
+        "data.per_class": "{} images a class",
+    }
+    known = [text.format(value) for key, text in words.items() if (value := settings.get(key))]
     if settings.get("data.oversample_rare") or settings.get("data.even"):
-        parts.append("rare classes more often")
-    return ", ".join(parts)
+        known.append("rare classes more often")
+    return ", ".join([str(settings.get("data.source", "?")), *known])
 
 
 def _tasks(settings: FlatSettings) -> str:
@@ -65,9 +64,9 @@ def _tasks(settings: FlatSettings) -> str:
 
 
 def _memory(settings: FlatSettings) -> str:
-    total, each = settings.get("memory.total"), settings.get("memory.per_class")
-    word = f"exemplar{'s' * ((each if total is None else total) != 1)}"
-    return f"{each} {word} a class" if total is None else f"{total} {word}"
+    if (total := settings.get("memory.total")) is not None:
+        return many(total, "exemplar")
+    return f"{many(settings.get('memory.per_class'), 'exemplar')} a class"
 
 
 def shortened_schedule(settings: FlatSettings) -> str:
@@ -77,7 +76,12 @@ def shortened_schedule(settings: FlatSettings) -> str:
         return ""
     if isinstance(epochs, float):
         return f"{100 * epochs:.3g} % of the epochs"
-    return f"shortened to {epochs} epoch{'s' * (epochs != 1)}"
+    return f"shortened to {many(epochs, 'epoch')}"
+
+
+def many(count: int | None, noun: str) -> str:
+    """A number of things: 1 run, 2 runs; None if it is unknown."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def file_name_part(text: str) -> str:
@@ -92,17 +96,11 @@ def natural_order(text: str) -> list[tuple[int, str]]:
 
 def method_labels(several: Sequence[FlatSettings]) -> list[str]:
     """The method of each run, and what distinguishes it from others of that name and protocol."""
-    rivals = [(each.get("method.name", "?"), Protocol.of(each)) for each in several]
-    alike: dict[tuple[str, Protocol], list[FlatSettings]] = {}
-    for rival, settings in zip(rivals, several, strict=True):
-        alike.setdefault(rival, []).append(settings)
     every = dict.fromkeys(key for settings in several for key in settings)
     keys = [key for key in every if not key.startswith((*_SHARED, *INERT_KEYS))]
-    different = {rival: _distinguishing(group, keys) for rival, group in alike.items()}
-    return [
-        _described(rival[0], settings, different[rival])
-        for rival, settings in zip(rivals, several, strict=True)
-    ]
+    rivals = group_by(several, _name_and_protocol)
+    different = {rival: _distinguishing(group, keys) for rival, group in rivals.items()}
+    return [_described(each, different[_name_and_protocol(each)]) for each in several]
 
 
 def run_labels(several: Sequence[FlatSettings]) -> list[str]:
@@ -111,7 +109,11 @@ def run_labels(several: Sequence[FlatSettings]) -> list[str]:
     shared = [key for key in several[0] if all(key in settings for settings in several)]
     keys = [key for key in shared if key != "method.name" and not key.startswith(INERT_KEYS)]
     different = _distinguishing(several, keys)
-    return [_described(settings["method.name"], settings, different) for settings in several]
+    return [_described(settings, different) for settings in several]
+
+
+def _name_and_protocol(settings: FlatSettings) -> tuple[str, Protocol]:
+    return settings.get("method.name", "?"), Protocol.of(settings)
 
 
 def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> list[str]:
@@ -129,5 +131,6 @@ def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> lis
     return different
 
 
-def _described(name: str, settings: FlatSettings, keys: Sequence[str]) -> str:
-    return ", ".join([name, *(f"{key.rpartition('.')[2]} {settings.get(key)}" for key in keys)])
+def _described(settings: FlatSettings, keys: Sequence[str]) -> str:
+    values = (f"{key.rpartition('.')[2]} {settings.get(key)}" for key in keys)
+    return ", ".join([settings.get("method.name", "?"), *values])

@@ -113,20 +113,18 @@ def runs_table(groups: Sequence[Group], repeated: Sequence[RunRecord]) -> Table:
 
 def compression_table(compressions: Sequence[CompressionRun]) -> Table:
     """What small networks learned from large ones."""
-    names, found = [], []
-    for (protocol, method), runs in group_compressions(compressions):
-        names.append((method, protocol))
-        found.append(runs)
+    found = group_compressions(compressions)
+    names = [(method, protocol) for (protocol, method), _ in found]
     measures = (
         Column("accuracy", "accuracy", "percent"),
         Column("teacher_accuracy", "teacher's accuracy", "percent"),
         _SECONDS,
     )
     columns: list[FilledColumn] = [
-        (column, [Summary.of(run.measured(column.key) for run in runs) for runs in found])
+        (column, [Summary.of(run.measured(column.key) for run in runs) for _, runs in found])
         for column in measures
     ]
-    columns.append((_RUNS, [len(runs) for runs in found]))
+    columns.append((_RUNS, [len(runs) for _, runs in found]))
     note = "Percent of test images after the last epoch."
     return _table("compression", "Model compression", note, names, columns)
 

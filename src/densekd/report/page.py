@@ -1,7 +1,7 @@
 """The page: tables, figures and runs in one HTML file that needs no other."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -55,71 +55,47 @@ class Contents:
 
 def render_page(contents: Contents) -> bytes:
     """The page as HTML. All names are escaped."""
+    methods = {method: i for i, method in enumerate(contents.methods)}
+    figures = {section.name: section.figures() for section in contents.sections}
+    drawn = [chart for own in figures.values() for _, charts in own.values() for chart in charts]
+    charts = [chart for chart in drawn if isinstance(chart, Chart)]
+    maps = [chart for chart in drawn if isinstance(chart, HeatMap)]
+    data = {
+        "methods": contents.methods,
+        "protocols": contents.protocols,
+        "charts": [_with_indices(chart, methods) for chart in charts],
+        "maps": [_with_indices(chart, methods) for chart in maps],
+    }
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    template = environment.from_string(_asset("page.html.jinja"))
-    values = _PageValues(contents)
-    text = template.render(
+    environment.filters["method_index"] = methods.__getitem__
+    text = environment.from_string(_asset("page.html.jinja")).render(
         contents=contents,
-        values=values,
+        protocols={protocol: i for i, protocol in enumerate(contents.protocols)},
+        figures=figures,
+        places={chart: i for kind in (charts, maps) for i, chart in enumerate(kind)},
+        # Numbered, because folder names may repeat.
+        links={run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)},
         cell_parts=cell_parts,
         cell_value=cell_value,
         header_spans=header_spans,
         facts=_facts,
         config=_config,
-        # Numbered, because folder names may repeat.
-        links={run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)},
         version=densekd.__version__,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         # Our own files, so they need no escaping.
         css=Markup(_asset("page.css")),
         js=Markup(_asset("chart.js") + _asset("page.js")),
-        # Rendered before the data, because this fills them in.
-        figures={section.name: values.figures(section) for section in contents.sections},
         # Through JSON, which replaces NaN.
-        data=json.loads(to_json(values.data)),
+        data=json.loads(to_json(data)),
     )
     return text.encode(errors="backslashreplace")
 
 
-class _PageValues:
-    """What the template asks for: methods and protocols by index, and figures."""
-
-    def __init__(self, contents: Contents) -> None:
-        self.method_indices = {method: i for i, method in enumerate(contents.methods)}
-        self.protocol_indices = {protocol: i for i, protocol in enumerate(contents.protocols)}
-        names = {"methods": list(contents.methods), "protocols": list(contents.protocols)}
-        self.data: dict[str, list[Any]] = {**names, "charts": [], "maps": []}
-
-    def methods(self, methods: Sequence[str]) -> str:
-        return " ".join(str(self.method_indices[method]) for method in methods)
-
-    def protocol(self, protocol: str) -> str:
-        return str(self.protocol_indices.get(protocol, ""))
-
-    def figures(self, section: Section) -> list[tuple[str, str, list[dict[str, Any]]]]:
-        return [
-            (protocol, name, [self._figure(chart) for chart in charts])
-            for name, (protocol, charts) in section.figures().items()
-        ]
-
-    def _figure(self, chart: Chart | HeatMap) -> dict[str, Any]:
-        """The template's values of a figure. Its points go into the page's data."""
-        content = asdict(chart)
-        if isinstance(chart, HeatMap):
-            kind, title, about = "map", chart.method, _about(chart)
-            content["method"] = self.method_indices[chart.method]
-        else:
-            kind, title, about = "chart", chart.title, "" if chart.y == "loss" else chart.y
-            for series in content["series"]:
-                series["method"] = self.method_indices[series["method"]]
-        known = self.data[f"{kind}s"]
-        known.append(content)
-        return {"kind": kind, "place": len(known) - 1, "title": title, "about": about}
-
-
-def _about(chart: HeatMap) -> str:
-    words = [f"mean of {chart.count} runs"] if chart.count > 1 else []
-    return ", ".join(["% of test images", *words, *([] if chart.finished else ["unfinished"])])
+def _with_indices(chart: Chart | HeatMap, methods: Mapping[str, int]) -> dict[str, Any]:
+    content = asdict(chart)
+    for named in content.get("series", [content]):
+        named["method"] = methods[named["method"]]
+    return content
 
 
 def _facts(run: RunRecord) -> list[tuple[str, str]]:

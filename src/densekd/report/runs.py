@@ -1,7 +1,7 @@
 """Read runs, compressions and sweeps from their folders."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,7 +121,7 @@ class FoundRuns:
         return (*self.runs, *self.compressions)
 
 
-def find_runs(places: Iterable[Path]) -> FoundRuns:
+def find_runs(places: Sequence[Path]) -> FoundRuns:
     """All runs in run folders, folders of run folders, or sweep folders, each once.
 
     Raises:
@@ -129,7 +129,6 @@ def find_runs(places: Iterable[Path]) -> FoundRuns:
     """
     folders: list[Path] = []
     sweeps: list[Path] = []
-    places = list(places)
     for place in places:
         if not place.is_dir():
             raise ValueError(f"There is no folder {place}; name one that `densekd run` made.")
@@ -140,7 +139,8 @@ def find_runs(places: Iterable[Path]) -> FoundRuns:
             # The run folders of a sweep are beside the folder of all sweeps.
             jobs = read_json(place / "runs.json")["runs"]
             inside += [place.parent.parent / Path(job["folder"]).name for job in jobs]
-        folders += [path for path in inside if _is_run(path)]
+        names = ("result.json", "config.toml")
+        folders += [path for path in inside if any((path / name).is_file() for name in names)]
     unique = {folder.resolve(): folder for folder in folders}.values()
     read = [_read(folder) for folder in unique]
     runs = tuple(each for each in read if isinstance(each, RunRecord))
@@ -160,10 +160,6 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{file} doesn't hold an object; was it changed?")
     return content
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "result.json").is_file() or (folder / "config.toml").is_file()
 
 
 def _read(folder: Path) -> RunRecord | CompressionRun | None:

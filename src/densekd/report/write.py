@@ -9,7 +9,7 @@ from densekd.report.charts import Chart, HeatMap, draw_figures
 from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.report.figures import charts, compression_charts, heat_maps
 from densekd.report.groups import Group, group_runs
-from densekd.report.labels import file_name_part, natural_order, shortened_schedule
+from densekd.report.labels import file_name_part, many, natural_order, shortened_schedule
 from densekd.report.overview import (
     comparison,
     compression_table,
@@ -145,10 +145,10 @@ def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
 def _lead(groups: Sequence[Group], found: FoundRuns) -> str:
     methods = len({group.method for group in groups} | {e.method for e in found.compressions})
     protocols = len({group.protocol for group in groups} | {e.protocol for e in found.compressions})
-    words = [f"{_many(methods, 'method')} in {_many(protocols, 'protocol')}"]
+    words = [f"{many(methods, 'method')} in {many(protocols, 'protocol')}"]
     left = sum(run.result is None for run in found.runs)
     if left:
-        words.append(f"{_many(left, 'run')} not finished and left out of all means")
+        words.append(f"{many(left, 'run')} not finished and left out of all means")
     return "; ".join(words) + "."
 
 
@@ -160,7 +160,3 @@ def _shortened(found: FoundRuns) -> str:
     some = f"{sum(map(bool, how))} of {len(how)} runs were not trained for their full schedules"
     many = "No run was trained for its full schedule" if all(how) else some
     return f"{many}: {kinds}."
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
