@@ -115,13 +115,7 @@ def _check_normalisation(teacher: Learner, student: Learner) -> None:
 
 
 class Trainer:
-    """The data, engine and observer that teacher and student share.
-
-    Args:
-        config: the settings.
-        engine: device, precision and ranks.
-        observer: receives progress; the teacher's task is number 0, the student's number 1.
-    """
+    """What teacher and student share; the teacher's task is number 0, the student's number 1."""
 
     def __init__(self, config: CompressionConfig, engine: Engine, observer: RunObserver) -> None:
         self.config, self.engine, self.observer = config, engine, observer

@@ -53,10 +53,6 @@ class Estimate:
     """Estimates progress and time left from the speed since the first report of a phase.
 
     A resumed job has done part of a phase before, so time is counted from the first report.
-
-    Args:
-        plan: the workload of the job.
-        clock: gives the time in seconds.
     """
 
     def __init__(

@@ -43,17 +43,13 @@ class LocalPool:
         """Whether another job can be started."""
         return len(self._busy) < self.count and not self._stopping
 
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of the workers that run a job."""
-        return [worker.process.pid for worker in self._busy]
-
-    def start(self, job: Any) -> None:
-        """Start a job; call only while `free`."""
+    def start(self, job: Any) -> int:
+        """Start a job, only while `free`; returns the id of its process."""
         worker = self._idle.pop() if self._idle else self._new_worker()
         worker.job = job
         worker.send(job)
         self._busy.append(worker)
+        return int(worker.process.pid)
 
     def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]:
         """Give the next event of each job that has one, waiting at most ``seconds``."""
@@ -104,18 +100,14 @@ class LocalPool:
 
 
 class BackgroundJob:
-    """One job in a process of its own. It is killed when this process exits.
+    """One job in a process of its own, which is killed when this process exits.
 
-    Args:
-        work: runs the job; a module-level function.
-        job: what to run; it must be picklable.
-        on_event: called with each event, in a thread of its own; the last one is a `JobEnd`.
+    It calls ``on_event`` with each event, in a thread of its own; the last one is a `JobEnd`.
     """
 
     def __init__(self, work: Work, job: Any, on_event: Callable[[JobEvent], None]) -> None:
         self._pool, self._on_event = LocalPool(work, 1), on_event
-        self._pool.start(job)
-        self.pid = self._pool.pids[0]
+        self.pid = self._pool.start(job)
         atexit.register(self._pool.kill)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()

@@ -63,7 +63,7 @@ def in_folder(
 ) -> dict[str, Any]:
     """Read the result of a folder, or call ``train`` to make it, in one process at a time."""
     engine = make_engine(config)
-    engine.launch()
+    engine.fabric.launch()  # starts the other processes, if any
     observer = observer if observer is not None and engine.first else RunObserver()
     with exclusive(folder, engine):
         finished = read_result(folder)

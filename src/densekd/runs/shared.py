@@ -47,11 +47,8 @@ class SharedTraining:
     def locked(self, what: str, observer: RunObserver) -> Iterator[Path]:
         """Give the folder to train in, or to load from, after waiting for other processes.
 
-        When the block ends without an error, the network counts as trained.
-
-        Args:
-            what: a word for the network, such as base.
-            observer: hears about waiting, and can stop it.
+        When the block ends without an error, the network counts as trained. ``what`` is a word
+        for it, such as base.
         """
         with wait(self.folder, self.engine, observer):
             if not self.trained and self.engine.first:

@@ -55,11 +55,8 @@ def plan(
 ) -> SweepPlan:
     """List the jobs of an experiment and check the settings of each.
 
-    Args:
-        experiment: says which points there are.
-        out: the folder that holds run folders.
-        changes: settings for all jobs, as a tree; they override the experiment's.
-        scale: the share of all epochs to train.
+    The ``changes``, as a tree, override the experiment's settings; ``scale`` is the share of all
+    epochs to train.
     """
     changes = {} if changes is None else changes
     for key in flat(changes):

@@ -21,12 +21,7 @@ JobState = Literal["waiting", "running", "finished", "failed"]
 
 
 class SweepRecord:
-    """The states of all jobs, and of those that earlier calls with other axes had.
-
-    Args:
-        sweep: the sweep.
-        finished: whether a job has all its results.
-    """
+    """The states of all jobs, and of those that earlier calls with other axes had."""
 
     def __init__(self, sweep: SweepPlan, finished: Callable[[SweepJob], bool]) -> None:
         self.sweep = sweep
@@ -139,7 +134,7 @@ class _WorkerPool(Protocol):
 
     @property
     def free(self) -> bool: ...
-    def start(self, job: Any) -> None: ...
+    def start(self, job: Any) -> object: ...
     def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]: ...
     def stop(self) -> None: ...
 

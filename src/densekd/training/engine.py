@@ -35,10 +35,6 @@ class Engine:
         self.precision = "bf16" if bf16 else "32"
         self.channels_last = kind in ("cpu", "cuda")
 
-    def launch(self) -> None:
-        """Start the other processes, if any."""
-        self.fabric.launch()
-
     @property
     def device(self) -> torch.device:
         """The device of this process."""

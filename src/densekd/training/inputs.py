@@ -44,11 +44,8 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
 def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], number: int) -> Task:
     """Make the next task, with its classes in the order of their labels.
 
-    Args:
-        images: n images.
-        labels: n names or whole numbers; a class is named by the text of its label.
-        known: the names of the classes learned before; raises ValueError if a label is among them.
-        number: of the task.
+    A class is named by the text of its label. Raises ValueError if that is among the names of the
+    ``known`` classes, which were learned before.
     """
     given = as_labels(labels, len(images))
     if not given:

@@ -142,10 +142,7 @@ class Learner:
         """Scores ``[n, classes]``, the highest for the predicted class.
 
         They are the logits, or the cosines with the class means if the method predicts by those.
-
-        Args:
-            images: n images.
-            means: the result of `prediction_means`, to avoid computing it in every call.
+        Give the ``means``, from `prediction_means`, to avoid computing them in every call.
         """
         outputs = self.infer(images)
         means = self.prediction_means() if means is None else means

@@ -42,13 +42,7 @@ class TaskImages(NamedTuple):
 class TaskTraining:
     """Everything that the phases of one task share.
 
-    Args:
-        task: the new classes.
-        method: says which phases and terms there are.
-        memory: holds exemplars of the earlier tasks.
-        settings: what does not depend on the method.
-        network: the network before the task. It teaches unless there is an external teacher.
-        external_teacher: teaches in place of ``network``, also in the base task.
+    The network before the task teaches, unless an external teacher does, also in the base task.
     """
 
     def __init__(
@@ -142,11 +136,7 @@ class TaskTraining:
 class PhaseTraining:
     """One phase of a task: its batches, its terms and its teacher.
 
-    Args:
-        task: what all phases share.
-        phase: one of ``task.phases`` that doesn't lack images.
-        network: the network to train, as it is when the phase starts.
-        saved: the tensors of a checkpoint made within the phase; empty if there is none.
+    It starts with ``network`` as it is, or from ``saved``, tensors of a checkpoint made within it.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def test_convolutions_and_images_use_channels_last() -> None:
 
 def test_a_single_process_is_rank_0_with_the_whole_batch() -> None:
     engine, norm = Engine("cpu", precision="32"), nn.BatchNorm1d(3)
-    engine.launch()
+    engine.fabric.launch()
     assert engine.share == RankShare(0, 1)
     assert engine.first
     assert engine.device == torch.device("cpu")
