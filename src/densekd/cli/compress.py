@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.options import (
-    AsJson,
-    DataDir,
-    Epochs,
-    Override,
-    Quiet,
-    RunsFolder,
-    Seed,
-    SourceOption,
-    command,
-    option,
-)
+from densekd.cli import options, output
+from densekd.cli.options import command, option
 from densekd.cli.run import print_result
 from densekd.cli.signals import first_process
 
@@ -34,8 +23,8 @@ class CompressOptions:
     method: Annotated[
         str | None, option("kd, rdkd (the default), fdkd, or alone for no teacher.")
     ] = None
-    data: SourceOption = None
-    data_dir: DataDir = None
+    data: options.SourceOption = None
+    data_dir: options.DataDir = None
     teacher: Annotated[str | None, option("The large network, such as wrn-40-4.")] = None
     student: Annotated[str | None, option("The small network, such as resnet32.")] = None
     teacher_file: Annotated[
@@ -49,9 +38,9 @@ class CompressOptions:
     groups: Annotated[
         int | None, option("Blocks of classes that groups are made of. Default: 10.")
     ] = None
-    epochs: Epochs = None
-    seed: Seed = None
-    override: Override = None
+    epochs: options.Epochs = None
+    seed: options.Seed = None
+    override: options.Override = None
 
     def resolve(self) -> "CompressionConfig":
         """The configuration: the options, changed by the overrides."""
@@ -59,9 +48,10 @@ class CompressOptions:
         from densekd.config.settings_tree import override
 
         names = ("method", "teacher", "student", "teacher_file", "groups", "epochs", "seed")
-        given: dict[str, Any] = {name: getattr(self, name) for name in names}
-        given["data"] = _without_none({"source": self.data, "dir": self.data_dir})
-        return resolve_compression(override(_without_none(given), self.override or []))
+        given = options.given_settings(
+            self, {**options.DATA_KEYS, **{name: name for name in names}}
+        )
+        return resolve_compression(override(given, self.override or []))
 
 
 @command(
@@ -76,9 +66,9 @@ class CompressOptions:
 )
 def compress_command(
     settings: CompressOptions,
-    out: RunsFolder = Path("runs"),
-    json: AsJson = False,
-    quiet: Quiet = False,
+    out: options.RunsFolder = Path("runs"),
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a small network to imitate a large one, on all classes at once."""
     from densekd.cli.run_progress import run_with_display
@@ -91,10 +81,6 @@ def compress_command(
     result = run_with_display(config, folder, quiet, lambda o: compress(config, out, o))
     if first:
         print_result(result, json, _show_result)
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:

@@ -1,7 +1,7 @@
 """Options that several commands share, and the decorator that makes a command."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -62,6 +62,18 @@ ModelFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of the model.", show_default=False)
 ]
 ModelStep = Annotated[int | None, option("Use the model as it was after this step.")]
+
+
+# The settings that the options of data sets stand for.
+DATA_KEYS = {"data": "data.source", "data_dir": "data.dir"}
+
+
+def given_settings(options: object, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that were given by options, as a tree; ``keys`` has the setting of each."""
+    from densekd.sweeps.experiment_file import nested
+
+    given = {key: getattr(options, name) for name, key in keys.items()}
+    return nested({key: value for key, value in given.items() if value is not None})
 
 
 class CliCommand(NamedTuple):

@@ -1,18 +1,108 @@
 """``densekd run`` and ``densekd config``: a benchmark run, and its settings."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.options import AsJson, Quiet, RunsFolder, command
-from densekd.cli.run_options import RunOptions
+from densekd.cli import options, output
+from densekd.cli.options import command, option
 from densekd.cli.signals import first_process
 
+if TYPE_CHECKING:
+    from densekd.config.schema import Config
+
 config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings of a run.")
+_TASKS = "Tasks"  # a panel of --help
+# The setting that each option stands for.
+_KEYS = {
+    **options.DATA_KEYS,
+    "image_size": "data.image_size",
+    "steps": "scenario.steps",
+    "base": "scenario.base",
+    "increment": "scenario.increment",
+    "equal": "scenario.equal",
+    "method": "method.name",
+    "memory": "memory.per_class",
+    "memory_total": "memory.total",
+    "network": "network",
+    "epochs": "epochs",
+    "seed": "seed",
+    "devices": "engine.devices",
+}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a run; None if not given."""
+
+    data: options.SourceOption = None
+    data_dir: options.DataDir = None
+    image_size: Annotated[
+        int | None, option("Height and width for image files, such as 224.", panel=options.DATA)
+    ] = None
+    steps: Annotated[
+        int | None, option("Number of tasks after the first. Default: 5.", panel=_TASKS)
+    ] = None
+    base: Annotated[
+        int | None, option("Classes in the first task. Default: half of them.", panel=_TASKS)
+    ] = None
+    increment: Annotated[
+        int | None, option("Classes in each later task, instead of --steps.", panel=_TASKS)
+    ] = None
+    equal: Annotated[
+        bool | None,
+        option("Give the first task as many classes as the others.", "--equal", panel=_TASKS),
+    ] = None
+    order: Annotated[
+        str | None,
+        option(
+            "Class order: a seed, natural, icarl, or a file. Default: 1993.",
+            metavar="ORDER",
+            panel=_TASKS,
+        ),
+    ] = None
+    method: Annotated[
+        str | None,
+        option("Method; `densekd methods` lists all. Default: rdkd.", panel=options.TRAINING),
+    ] = None
+    epochs: options.Epochs = None
+    memory: Annotated[
+        int | None, option("Exemplars kept per class. Default: 20.", panel=options.TRAINING)
+    ] = None
+    memory_total: Annotated[
+        int | None, option("Exemplars kept in all, instead of --memory.", panel=options.TRAINING)
+    ] = None
+    network: Annotated[
+        str | None, option("Backbone, such as resnet32 or hf:NAME_OR_PATH.", panel=options.TRAINING)
+    ] = None
+    seed: options.Seed = None
+    devices: Annotated[
+        int | None, option("Processes that share each batch. Default: 1.", panel=options.TRAINING)
+    ] = None
+    config: Annotated[
+        Path | None,
+        option(
+            "TOML file of settings, as `densekd config show` prints it. Options win over it.",
+            panel=options.SETTINGS,
+            metavar="FILE",
+        ),
+    ] = None
+    override: options.Override = None
+
+    def resolve(self) -> "Config":
+        """The configuration: the file, changed by the options, changed by the overrides."""
+        from densekd.config.schema import resolve
+        from densekd.config.settings_tree import merge, override, read_toml
+
+        file = {} if self.config is None else read_toml(self.config)
+        given = merge(file, options.given_settings(self, _KEYS))
+        # Parsed like an override, because it may be a number or a word.
+        order = [] if self.order is None else [f"scenario.order={self.order}"]
+        return resolve(override(given, [*order, *(self.override or [])]))
 
 
 @command(
@@ -24,7 +114,10 @@ config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings
     note="Repeat the same command to resume a run that was stopped.",
 )
 def run_command(
-    settings: RunOptions, out: RunsFolder = Path("runs"), json: AsJson = False, quiet: Quiet = False
+    settings: RunOptions,
+    out: options.RunsFolder = Path("runs"),
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Learn the classes of a data set in several tasks, and measure how well each is kept.
 

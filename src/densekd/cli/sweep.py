@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from densekd.cli import output
-from densekd.cli.options import (
-    AsJson,
-    DataDir,
-    Override,
-    Quiet,
-    RunsFolder,
-    SourceOption,
-    command,
-    option,
-)
+from densekd.cli import options, output
+from densekd.cli.options import command, option
 from densekd.cli.signals import Interrupts, say_how_to_resume
 
 if TYPE_CHECKING:
@@ -44,9 +35,9 @@ class SweepOptions:
             metavar="KEY=V1,V2",
         ),
     ] = None
-    override: Override = None
-    data: SourceOption = None
-    data_dir: DataDir = None
+    override: options.Override = None
+    data: options.SourceOption = None
+    data_dir: options.DataDir = None
     workers: Annotated[
         int | None,
         typer.Option(
@@ -73,9 +64,7 @@ class SweepOptions:
 
         if self.address is not None and self.engine != "ray":
             raise ValueError("--address names a Ray cluster; add --engine ray.")
-        place = None if self.data_dir is None else str(self.data_dir)
-        given = {k: v for k, v in (("source", self.data), ("dir", place)) if v is not None}
-        changes = override({"data": given} if given else {}, self.override or [])
+        changes = override(options.given_settings(self, options.DATA_KEYS), self.override or [])
         return plan(read_experiment(file).with_axes(self.grid or []), out, changes, self.scale)
 
     def start_workers(self) -> "LocalPool | RayPool":
@@ -101,7 +90,7 @@ class SweepOptions:
     note="Repeat the same command to resume stopped runs and to retry failed ones.",
 )
 def sweep_command(
-    options: SweepOptions,
+    settings: SweepOptions,
     experiment: Annotated[
         str,
         typer.Argument(
@@ -110,10 +99,10 @@ def sweep_command(
             show_default=False,
         ),
     ],
-    out: RunsFolder = Path("runs"),
+    out: options.RunsFolder = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
-    json: AsJson = False,
-    quiet: Quiet = False,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Do all runs of an experiment; runs with the same base task train it once.
 
@@ -123,11 +112,11 @@ def sweep_command(
     from densekd.files import to_json
 
     file = _find(experiment)
-    planned = options.plan(file, out)
+    planned = settings.plan(file, out)
     if dry_run:
         sweep_tables.show_sweep_plan(planned, output.console())
         return
-    record = _do_runs(planned, file, options, quiet)
+    record = _do_runs(planned, file, settings, quiet)
     if json:
         typer.echo(to_json(sweep_tables.as_json(record)), nl=False)
     sweep_tables.show_outcome(record, output.console(stderr=json))
@@ -149,7 +138,7 @@ def _find(experiment: str) -> Path:
     raise ValueError(f"There is no experiment {experiment!r} in the folder {folder}; {proposal}")
 
 
-def _do_runs(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool) -> "SweepRecord":
+def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool) -> "SweepRecord":
     """Do the unfinished runs. If interrupted, say how to resume, and exit."""
     from densekd.cli.progress import Bars, display_target
     from densekd.cli.sweep_progress import SweepDisplay
@@ -166,7 +155,7 @@ def _do_runs(sweep: "SweepPlan", file: Path, options: SweepOptions, quiet: bool)
         if not left:
             return record
         try:
-            pool = options.start_workers()
+            pool = settings.start_workers()
             try:
                 with display_target(quiet, Bars) as target:
                     done = carry_out(record, pool, SweepDisplay(target, record, interrupts))
