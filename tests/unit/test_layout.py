@@ -32,7 +32,6 @@ TESTED_ELSEWHERE = {
     "faults/test_run_faults.py": {"runs/locks.py", "runs/observer.py", "runs/record.py"},
     "property/test_distill_properties.py": {"losses/checks.py"},
     "unit/cli/test_run_progress.py": {"cli/progress.py"},
-    "unit/cli/test_sweep_progress.py": {"cli/sweep_tables.py"},
     "unit/config/test_schema.py": {"checks.py"},
     "unit/jobs/test_local.py": {"jobs/events.py"},
     "unit/losses/test_distill.py": {"losses/groups.py"},

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from densekd.training.callbacks import forward_warnings
 
-_OnProgress = Callable[[int, int], None]
 # Without a terminal, progress is printed as lines, at most one in this time.
 _SECONDS_PER_LINE = 10.0
 
@@ -89,11 +88,19 @@ class Pace:
 
 
 @contextmanager
-def show_progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[_OnProgress]:
+def show_progress(
+    label: str, unit: Literal["bytes", "images"]
+) -> Iterator[Callable[[int, int], None]]:
     """Show progress on stderr as a bar, or as lines in a file; call the result with done, total."""
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield _lines(label, unit)
+        pace = Pace()
+
+        def say(done: int, total: int) -> None:
+            if pace.due():
+                typer.echo(f"{label}: {share(done, total)} {unit}", err=True)
+
+        yield say
         return
     amount = bars.DownloadColumn() if unit == "bytes" else bars.MofNCompleteColumn()
     text = bars.TextColumn("{task.description}", markup=False)
@@ -102,16 +109,6 @@ def show_progress(label: str, unit: Literal["bytes", "images"]) -> Iterator[_OnP
         # Hidden until there is progress: some sources are read at once.
         task = bar.add_task(label, total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
-
-
-def _lines(label: str, unit: str) -> _OnProgress:
-    pace = Pace()
-
-    def on_progress(done: int, total: int) -> None:
-        if pace.due():
-            typer.echo(f"{label}: {share(done, total)} {unit}", err=True)
-
-    return on_progress
 
 
 def share(done: int, total: int) -> str:

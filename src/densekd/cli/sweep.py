@@ -108,18 +108,18 @@ def sweep_command(
 
     Exits with code 1 if a run failed.
     """
-    from densekd.cli import sweep_tables
+    from densekd.cli import sweep_progress
     from densekd.files import to_json
 
     file = _find(experiment)
     planned = settings.plan(file, out)
     if dry_run:
-        sweep_tables.show_sweep_plan(planned, output.console())
+        sweep_progress.show_sweep_plan(planned, output.console())
         return
     record = _do_runs(planned, file, settings, quiet)
     if json:
-        typer.echo(to_json(sweep_tables.as_json(record)), nl=False)
-    sweep_tables.show_outcome(record, output.console(stderr=json))
+        typer.echo(to_json(sweep_progress.as_json(record)), nl=False)
+    sweep_progress.show_outcome(record, output.console(stderr=json))
     if any(record.entry(job)["state"] == "failed" for job in planned.jobs):
         raise typer.Exit(1)
 
@@ -141,8 +141,7 @@ def _find(experiment: str) -> Path:
 def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool) -> "SweepRecord":
     """Do the unfinished runs. If interrupted, say how to resume, and exit."""
     from densekd.cli.progress import Bars, display_target
-    from densekd.cli.sweep_progress import SweepDisplay
-    from densekd.cli.sweep_tables import summary
+    from densekd.cli.sweep_progress import SweepDisplay, summary
     from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
     from densekd.sweeps.work import finished
 

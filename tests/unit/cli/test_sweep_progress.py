@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from densekd.cli import sweep_progress, sweep_tables
+from densekd.cli import sweep_progress
 from densekd.cli.signals import Interrupts
 from densekd.config.schema import resolve
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
@@ -123,7 +123,7 @@ def test_a_signal_stops_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
 
 def shown(record: SweepRecord) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
-    sweep_tables.show_outcome(record, console)
+    sweep_progress.show_outcome(record, console)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -135,7 +135,7 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
         finish(job, 0.5, *map(float, seconds))
     record = SweepRecord(sweep, finished)
     record.set(sweep.jobs[3], "failed", "no room.")
-    assert sweep_tables.training_times(sweep) == {"together": 380.0, "apart": 480.0, "bases": 2}
+    assert sweep_progress.training_times(sweep) == {"together": 380.0, "apart": 480.0, "bases": 2}
     lines = shown(record)
     assert lines[3].split() == ["gkd", "seed=1", "finished", "50.0", "2.0"]
     assert lines[6].split() == ["rdkd", "seed=2", "failed", "-", "-"]
@@ -145,7 +145,7 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
         "Training took 6 min 20 s with 2 bases for 3 runs; with a base for each run it would have "
         "taken 8 min 0 s. The whole sweep took "
     )
-    assert sweep_tables.as_json(record)["training"] == sweep_tables.training_times(sweep)
+    assert sweep_progress.as_json(record)["training"] == sweep_progress.training_times(sweep)
 
 
 def test_a_run_whose_flatness_is_drawn_is_not_finished_without_it(tmp_path: Path) -> None:
