@@ -14,9 +14,7 @@ from densekd.cli.options import DataDir, command, option
 # Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:
     from densekd.data.cifar import CifarName
-    from densekd.data.dataset import Dataset
 
-_Counts = Mapping[str, Mapping[str, int]]
 _Source = Annotated[
     str,
     typer.Argument(
@@ -69,6 +67,12 @@ def check_command(
     from densekd.data import sources
 
     kind, rest = sources.parse(source)
+    match kind:
+        case "cifar10" | "cifar100":
+            _check_cifar(kind, sources.data_dir(data_dir))
+        case "folder" | "imagenet" | "imagenet100":
+            _check_folder(kind, Path(rest).expanduser(), classes_file)
+            return
     options = sources.SourceOptions(
         data_dir,
         classes_file=classes_file,
@@ -76,15 +80,13 @@ def check_command(
         label_column=label_column,
         download=False,
     )
-    match kind:
-        case "cifar10" | "cifar100":
-            _check_cifar(kind, sources.data_dir(data_dir))
-        case "folder" | "imagenet" | "imagenet100":
-            _check_folder(kind, Path(rest).expanduser(), classes_file)
-            return
     with output.show_progress(f"Reading {source}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
-    _show_counts(_counts(dataset))
+    counts = {}
+    for part, split in (("train", dataset.train), ("test", dataset.test)):
+        numbers = split.labels.bincount(minlength=len(dataset.classes)).tolist()
+        counts[part] = dict(zip(dataset.classes, numbers, strict=True))
+    _show_counts(counts)
 
 
 @command("densekd data get cifar100", "densekd data get cifar10 --data-dir ~/data")
@@ -97,10 +99,8 @@ def get_command(source: _Source, data_dir: DataDir = None) -> None:
         typer.echo("digits comes with scikit-learn; there is nothing to download.")
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
-        counts = ", ".join(
-            f"{output.number(len(rows))} rows in {part}" for part, rows in parts.items()
-        )
-        typer.echo(f"{source} is here: {counts}.")
+        counts = [f"{output.number(len(rows))} rows in {part}" for part, rows in parts.items()]
+        typer.echo(f"{source} is here: {', '.join(counts)}.")
     elif kind in cifar.OFFICIAL:
         _get_cifar(kind, sources.data_dir(data_dir))
     else:
@@ -135,9 +135,10 @@ def _check_cifar(name: "CifarName", where: Path) -> None:
 
     states = cifar.check_cifar(name, where)
     for state in states:
-        difference = f": its md5 is {state.found} and should be {state.expected}"
-        detail = difference if state.status == "damaged" else ""
-        typer.echo(f"{state.status:8}{output.safe(state.path)}{detail}")
+        line = f"{state.status:8}{output.safe(state.path)}"
+        if state.status == "damaged":
+            line += f": its md5 is {state.found} and should be {state.expected}"
+        typer.echo(line)
     found = {state.status for state in states}
     if found != {"intact"}:
         fetch = "Delete the damaged files and download" if "damaged" in found else "Download"
@@ -166,31 +167,18 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
     typer.echo("Every image can be read.")
 
 
-def _counts(dataset: "Dataset") -> _Counts:
-    """The number of training and test images of each class."""
-    counts = {}
-    for part, split in (("train", dataset.train), ("test", dataset.test)):
-        numbers = split.labels.bincount(minlength=len(dataset.classes)).tolist()
-        counts[part] = dict(zip(dataset.classes, numbers, strict=True))
-    return counts
-
-
-def _show_counts(counts: _Counts) -> None:
-    """Print the number of images in all and by class: one line if all are equal, else a table."""
+def _show_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Print the images of each part, in all and by class; one line if all classes have as many."""
     console = output.console()
     classes = list(dict.fromkeys(name for own in counts.values() for name in own))
     images = ", ".join(f"{output.number(sum(own.values()))} {part}" for part, own in counts.items())
     console.print(f"{output.count(len(classes), 'class', 'classes')}: {images}.")
-    numbers = {tuple(own.get(name, 0) for own in counts.values()) for name in classes}
-    if len(numbers) == 1:
-        each = ", ".join(
-            f"{output.number(n)} {part}" for part, n in zip(counts, *numbers, strict=True)
-        )
+    rows = {c: [output.number(own.get(c, 0)) for own in counts.values()] for c in classes}
+    if len(set(map(tuple, rows.values()))) == 1:
+        each = ", ".join(map(" ".join, zip(rows[classes[0]], counts, strict=True)))
         console.print(f"Each class has {each}: {', '.join(map(output.safe, classes))}.")
         return
     table = output.table("class", numbers=counts)
-    for name in classes:
-        table.add_row(
-            output.safe(name), *(output.number(own.get(name, 0)) for own in counts.values())
-        )
+    for name, row in rows.items():
+        table.add_row(output.safe(name), *row)
     console.print(table)

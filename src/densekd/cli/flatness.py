@@ -1,6 +1,6 @@
 """``densekd flatness``: how noise on the weights of a run changes its loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Annotated, Any
@@ -85,9 +85,13 @@ def parse_sigmas(text: str) -> tuple[float, ...]:
 
 def _show_result(result: Mapping[str, Any], picture: Path) -> None:
     table = output.table("sigma", numbers=("loss", "± over draws", "rise over no noise"))
-    losses: Sequence[Sequence[float | None]] = result["losses"]
-    for sigma, row in zip(result["sigmas"], losses, strict=True):
-        table.add_row(f"{sigma:g}", *_numbers(row, losses[0]))
+    without = result["losses"][0][0]
+    for sigma, row in zip(result["sigmas"], result["losses"], strict=True):
+        numbers = ["-", "-", "-"]
+        if None not in (*row, without):  # else a loss isn't finite
+            spread = f"{stdev(row):.4f}" if len(row) > 1 else "-"
+            numbers = [f"{fmean(row):.4f}", spread, f"{fmean(row) - without:+.4f}"]
+        table.add_row(f"{sigma:g}", *numbers)
     console = output.console()
     console.print(table)
     console.print(
@@ -97,12 +101,3 @@ def _show_result(result: Mapping[str, Any], picture: Path) -> None:
     )
     file, drawn = picture.with_name("flatness.json"), output.safe(picture)
     console.print(f"Results are in {output.safe(file)}, and drawn in {drawn}.", soft_wrap=True)
-
-
-def _numbers(row: Sequence[float | None], without: Sequence[float | None]) -> list[str]:
-    """Mean, standard deviation and rise; dashes if a loss isn't finite."""
-    known = [loss for loss in row if loss is not None]
-    if len(known) < len(row) or without[0] is None:
-        return ["-", "-", "-"]
-    spread = f"{stdev(known):.4f}" if len(known) > 1 else "-"
-    return [f"{fmean(known):.4f}", spread, f"{fmean(known) - without[0]:+.4f}"]

@@ -60,8 +60,7 @@ def _explain(name: str, data: str) -> None:
     method = config.method.make(config.schedules())
     console = output.console()
     console.print(f"{name}: {METHODS[name.partition('+')[0]].summary}.")
-    combined = what_kd_does(name)
-    if combined:
+    if combined := what_kd_does(name):
         console.print(f"The + has {combined}.")
     console.print(f"\nLoss: {' + '.join(method.terms)}, with")
     for slot, term in method.terms.items():
@@ -73,8 +72,7 @@ def _explain(name: str, data: str) -> None:
     for title, phases in (("the first task", method.base), ("later tasks", method.increment)):
         for phase in phases:
             console.print(f"{title}, {phase.name}: {_schedule(phase)}")
-    baseline = baseline_of(name)
-    if baseline is not None:
+    if (baseline := baseline_of(name)) is not None:
         settings = as_tree(config)["method"][baseline.key]
         values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
         console.print(f"\nOwn settings, method.{baseline.key}: {values}.", soft_wrap=True)
