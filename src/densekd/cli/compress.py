@@ -10,7 +10,6 @@ from rich.console import Console
 from densekd.cli import options, output
 from densekd.cli.options import command, option
 from densekd.cli.run import print_result
-from densekd.cli.signals import first_process
 
 if TYPE_CHECKING:
     from densekd.compression.config import CompressionConfig
@@ -76,11 +75,9 @@ def compress_command(
     from densekd.compression.config import compression_folder
 
     config = settings.resolve()
-    folder, first = compression_folder(config, out), first_process()
-    quiet = quiet or not first
+    folder = compression_folder(config, out)
     result = run_with_display(config, folder, quiet, lambda o: compress(config, out, o))
-    if first:
-        print_result(result, json, _show_result)
+    print_result(result, json, _show_result)
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:

@@ -23,9 +23,7 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and everything else on stderr.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Don't show progress.")]
-RunsFolder = Annotated[
-    Path, typer.Option(help="Folder for the run folders.", metavar="FOLDER", show_default=True)
-]
+RunsFolder = Annotated[Path, typer.Option(help="Folder for the run folders.", metavar="FOLDER")]
 SourceOption = Annotated[
     str | None,
     option(

@@ -127,10 +127,9 @@ def run_command(
     from densekd.runs.run import run, run_folder
 
     config = settings.resolve()
-    folder, first = run_folder(config, out), first_process()
-    result = run_with_display(config, folder, quiet or not first, lambda o: run(config, out, o))
-    if first:
-        print_result(result, json, _show_result)
+    folder = run_folder(config, out)
+    result = run_with_display(config, folder, quiet, lambda o: run(config, out, o))
+    print_result(result, json, _show_result)
 
 
 def print_result(
@@ -139,6 +138,8 @@ def print_result(
     """Print a result as a table; as JSON too if asked, the table then on stderr."""
     from densekd.files import to_json
 
+    if not first_process():
+        return
     if json:
         typer.echo(to_json(result), nl=False)
     show(result, output.console(stderr=json))

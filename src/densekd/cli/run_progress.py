@@ -9,7 +9,7 @@ from rich.console import Console
 
 from densekd.cli import output
 from densekd.cli.progress import Bar, Bars, Display, display_target
-from densekd.cli.signals import Interrupts, resumable
+from densekd.cli.signals import Interrupts, first_process, resumable
 from densekd.compression.config import CompressionConfig
 from densekd.config.schema import Config
 from densekd.data.scenario import Task
@@ -24,7 +24,11 @@ _AnyConfig = Config | CompressionConfig
 def run_with_display(
     config: _AnyConfig, folder: Path, quiet: bool, work: Callable[[RunObserver], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Do the work while showing its progress. If it is interrupted, say how to resume, and exit."""
+    """Do the work while showing its progress. If it is interrupted, say how to resume, and exit.
+
+    Of several processes that share a run, only the first speaks.
+    """
+    quiet = quiet or not first_process()
     if not quiet and (folder / "result.json").exists():
         typer.echo("Already finished; showing the stored result.", err=True)
     with resumable() as interrupts, display_target(quiet, Bar) as target:
@@ -38,7 +42,7 @@ class RunDisplay(Display, RunObserver):
         super().__init__(target, interrupts)
         self.config = config
         self.wording = (
-            RunWording(config) if isinstance(config, Config) else CompressionWording(config)
+            _RunWording(config) if isinstance(config, Config) else _CompressionWording(config)
         )
         self.tasks: Sequence[Task] = ()
         self.estimate = Estimate([])
@@ -118,7 +122,7 @@ def _facts(report: TrainingProgress) -> list[str]:
     return [losses, f"lr {report.lr:.2g}", f"{output.number(report.images_per_second)} images/s"]
 
 
-class RunWording:
+class _RunWording:
     """Sentences about a run of several tasks."""
 
     kind, base = "run", "base task"
@@ -127,7 +131,6 @@ class RunWording:
         self.config = config
 
     def headline(self, tasks: Sequence[Task]) -> str:
-        """The method, the data, the network and the sizes of the tasks."""
         config = self.config
         return (
             f"{config.method.name} on {output.safe(config.data.source)} with {config.network}, "
@@ -135,15 +138,12 @@ class RunWording:
         )
 
     def done(self, done: int, total: int) -> str:
-        """How many tasks were learned before; empty if none."""
         return f"{done} of {total} tasks already done." if done else ""
 
     def task(self, number: int, total: int) -> str:
-        """A task, counted from one."""
         return f"task {number + 1}/{total}"
 
     def outcome(self, record: StepRecord, classes: Sequence[str]) -> str:
-        """The accuracies after a task, and the time."""
         accuracy = f"accuracy {output.percent(record.accuracy)} %"
         if record.number:
             old, new = output.percent(record.old_accuracy), output.percent(record.new_accuracy)
@@ -152,7 +152,7 @@ class RunWording:
         return f"task {record.number + 1} learned {output.name_list(classes)}: {accuracy}, {took}"
 
 
-class CompressionWording:
+class _CompressionWording:
     """Sentences about a teacher and its student."""
 
     kind, base = "compression", "teacher"
@@ -162,7 +162,6 @@ class CompressionWording:
         self._has_teacher = config.method != "alone"
 
     def headline(self, tasks: Sequence[Task]) -> str:
-        """The method, the data and the networks."""
         config = self.config
         how = (
             f"from {config.teacher} by {config.method}" if self._has_teacher else "by labels alone"
@@ -172,16 +171,13 @@ class CompressionWording:
         return f"{config.student} learns {classes} classes of {source} {how}, seed {config.seed}."
 
     def done(self, done: int, total: int) -> str:
-        """Where the teacher comes from; empty if it is trained here, or if there is none."""
         file = self.config.teacher_file
         return f"Teacher from {output.safe(file)}." if file and self._has_teacher else ""
 
     def task(self, number: int, total: int) -> str:
-        """The network that is trained."""
         return ("teacher", "student")[number]
 
     def outcome(self, record: StepRecord, classes: Sequence[str]) -> str:
-        """The accuracy and the time."""
         name = (self.config.teacher, self.config.student)[record.number]
         accuracy, took = output.percent(record.accuracy), output.duration(record.seconds)
         return f"{self.task(record.number, 2)} {name}: accuracy {accuracy} %, {took}"

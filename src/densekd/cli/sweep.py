@@ -1,5 +1,6 @@
 """``densekd sweep``: all runs of an experiment, such as those of a table or a figure."""
 
+import contextlib
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,12 +155,11 @@ def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool
         if not left:
             return record
         try:
-            pool = settings.start_workers()
-            try:
-                with display_target(quiet, Bars) as target:
-                    done = carry_out(record, pool, SweepDisplay(target, record, interrupts))
-            finally:
-                pool.close()
+            with (
+                contextlib.closing(settings.start_workers()) as pool,
+                display_target(quiet, Bars) as target,
+            ):
+                done = carry_out(record, pool, SweepDisplay(target, record, interrupts))
         except KeyboardInterrupt:
             say_how_to_resume("Quit at once. To resume from the last checkpoints", interrupts)
         if not done:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from densekd.cli import output
 from densekd.cli.progress import Bar
-from densekd.cli.run_progress import CompressionWording, RunDisplay, RunWording
+from densekd.cli.run_progress import RunDisplay
 from densekd.cli.signals import Interrupts
 from densekd.compression.config import resolve_compression
 from densekd.config.schema import resolve
@@ -192,8 +192,12 @@ def said_at_start(**given: object) -> list[str]:
 
 
 def test_a_configuration_knows_what_it_stands_for() -> None:
-    assert isinstance(lines(Interrupts())[1].wording, RunWording)
-    assert isinstance(compression()[1].wording, CompressionWording)
+    _, run = lines(Interrupts())
+    run.started(Path("runs/one"), TASKS, 0)
+    assert run.label(1, "train") == "task 2/3 · train"
+    _, compressing = compression()
+    compressing.started(Path("runs/one"), TEACHER_AND_STUDENT, 0)
+    assert compressing.label(1, "train") == "student · train"
 
 
 def test_a_compression_says_who_learns_from_whom() -> None:
