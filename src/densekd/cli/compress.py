@@ -99,4 +99,3 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
     if result["config"]["epochs"] is not None:
         full = result["config"]["training"]["student"]["epochs"]
         console.print(f"Training was shortened to {len(result['epochs'])} of {full} epochs.")
-    console.print(f"Results are in {output.safe(result['folder'])}.", soft_wrap=True)

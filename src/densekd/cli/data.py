@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
-from densekd.cli.options import DataDir, command, option
+from densekd.cli.options import DataDir, argument, command, option
 
 # Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:
     from densekd.data.cifar import CifarName
 
-_Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="SOURCE", help="A source that `densekd data list` shows.", show_default=False
-    ),
-]
+_Source = Annotated[str, argument("A source that `densekd data list` shows.", "SOURCE")]
 data_app = typer.Typer(no_args_is_help=True, help="List, check and download data sets.")
 
 

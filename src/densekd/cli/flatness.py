@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from densekd.cli import output
-from densekd.cli.options import command, option
+from densekd.cli.options import argument, command, option
 from densekd.cli.signals import resumable
 
 
@@ -18,7 +18,7 @@ from densekd.cli.signals import resumable
     note="Repeat the same command to resume a measurement that was stopped.",
 )
 def flatness_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    run: Annotated[Path, argument("Folder of a finished run.")],
     sigmas: Annotated[
         str,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
-from densekd.cli.options import command
+from densekd.cli.options import argument, command
 
 if TYPE_CHECKING:
     from densekd.methods.method import Phase
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     "densekd methods podnet+rdkd --data cifar100",
 )
 def methods_command(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="A method to explain. Default: list all.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, argument("A method to explain. Default: list all.")] = None,
     data: Annotated[
         str, typer.Option(help="Data set whose default settings are shown.", metavar="SOURCE")
     ] = "cifar100",

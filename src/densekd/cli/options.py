@@ -12,11 +12,14 @@ import typer
 DATA, TRAINING, SETTINGS = "Data", "Training", "Other settings"
 
 
-def option(help: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    """An option whose default, None, is left out of --help."""
-    return typer.Option(
-        *names, help=help, rich_help_panel=panel, metavar=metavar, show_default=False
-    )
+def option(help: str, *names: str, panel: str | None = None, **details: Any) -> Any:
+    """An option whose default, None, is left out of --help; ``details`` are typer's."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **details)
+
+
+def argument(help: str, metavar: str | None = None) -> Any:
+    """An argument whose default, if it has one, is left out of --help."""
+    return typer.Argument(help=help, metavar=metavar, show_default=False)
 
 
 AsJson = Annotated[
@@ -56,9 +59,7 @@ Override = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-ModelFolder = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder of the model.", show_default=False)
-]
+ModelFolder = Annotated[Path, argument("Folder of the model.", "MODEL")]
 ModelStep = Annotated[int | None, option("Use the model as it was after this step.")]
 
 

@@ -67,12 +67,7 @@ def display_target(quiet: bool, kind: type[Bars]) -> Iterator[Console | Bars]:
 
 
 class Display:
-    """Shows progress by bars or by lines now and then, prints lines that stay, answers signals.
-
-    Args:
-        target: a console, or the bars to print above.
-        interrupts: the signals that ask to stop.
-    """
+    """Prints lines to a console or above bars, shows progress on either, and answers signals."""
 
     def __init__(self, target: Console | Bars, interrupts: Interrupts) -> None:
         self.bars = target if isinstance(target, Bars) else None

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from densekd.cli import output
-from densekd.cli.options import command
+from densekd.cli.options import argument, command
 
 
 @command(
@@ -16,12 +16,7 @@ from densekd.cli.options import command
 )
 def report_command(
     runs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Run folders, sweep folders, or folders that hold them.",
-            metavar="RUNS...",
-            show_default=False,
-        ),
+        list[Path], argument("Run folders, sweep folders, or folders that hold them.", "RUNS...")
     ],
     out: Annotated[
         Path, typer.Option(help="Folder of the report; files of an earlier report are replaced.")

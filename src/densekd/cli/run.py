@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from densekd.config.schema import Config
 
 config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings of a run.")
-_TASKS = "Tasks"  # a panel of --help
+_task = partial(option, panel="Tasks")
+_training = partial(option, panel=options.TRAINING)
 # The setting that each option stands for.
 _KEYS = {
     **options.DATA_KEYS,
@@ -44,45 +46,31 @@ class RunOptions:
     image_size: Annotated[
         int | None, option("Height and width for image files, such as 224.", panel=options.DATA)
     ] = None
-    steps: Annotated[
-        int | None, option("Number of tasks after the first. Default: 5.", panel=_TASKS)
-    ] = None
-    base: Annotated[
-        int | None, option("Classes in the first task. Default: half of them.", panel=_TASKS)
-    ] = None
-    increment: Annotated[
-        int | None, option("Classes in each later task, instead of --steps.", panel=_TASKS)
-    ] = None
+    steps: Annotated[int | None, _task("Number of tasks after the first. Default: 5.")] = None
+    base: Annotated[int | None, _task("Classes in the first task. Default: half of them.")] = None
+    increment: Annotated[int | None, _task("Classes in each later task, instead of --steps.")] = (
+        None
+    )
     equal: Annotated[
-        bool | None,
-        option("Give the first task as many classes as the others.", "--equal", panel=_TASKS),
+        bool | None, _task("Give the first task as many classes as the others.", "--equal")
     ] = None
     order: Annotated[
         str | None,
-        option(
-            "Class order: a seed, natural, icarl, or a file. Default: 1993.",
-            metavar="ORDER",
-            panel=_TASKS,
-        ),
+        _task("Class order: a seed, natural, icarl, or a file. Default: 1993.", metavar="ORDER"),
     ] = None
     method: Annotated[
-        str | None,
-        option("Method; `densekd methods` lists all. Default: rdkd.", panel=options.TRAINING),
+        str | None, _training("Method; `densekd methods` lists all. Default: rdkd.")
     ] = None
     epochs: options.Epochs = None
-    memory: Annotated[
-        int | None, option("Exemplars kept per class. Default: 20.", panel=options.TRAINING)
-    ] = None
+    memory: Annotated[int | None, _training("Exemplars kept per class. Default: 20.")] = None
     memory_total: Annotated[
-        int | None, option("Exemplars kept in all, instead of --memory.", panel=options.TRAINING)
+        int | None, _training("Exemplars kept in all, instead of --memory.")
     ] = None
-    network: Annotated[
-        str | None, option("Backbone, such as resnet32 or hf:NAME_OR_PATH.", panel=options.TRAINING)
-    ] = None
+    network: Annotated[str | None, _training("Backbone, such as resnet32 or hf:NAME_OR_PATH.")] = (
+        None
+    )
     seed: options.Seed = None
-    devices: Annotated[
-        int | None, option("Processes that share each batch. Default: 1.", panel=options.TRAINING)
-    ] = None
+    devices: Annotated[int | None, _training("Processes that share each batch. Default: 1.")] = None
     config: Annotated[
         Path | None,
         option(
@@ -142,7 +130,9 @@ def print_result(
         return
     if json:
         typer.echo(to_json(result), nl=False)
-    show(result, output.console(stderr=json))
+    console = output.console(stderr=json)
+    show(result, console)
+    console.print(f"Results are in {output.safe(result['folder'])}.", soft_wrap=True)
 
 
 @command(
@@ -190,4 +180,3 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
     average = output.percent(result["average_incremental_accuracy"])
     forgetting = output.percent(result["forgetting"])
     console.print(f"Average incremental accuracy {average} %, forgetting {forgetting} points.")
-    console.print(f"Results are in {output.safe(result['folder'])}.", soft_wrap=True)

@@ -3,13 +3,14 @@
 import contextlib
 import difflib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from densekd.cli import options, output
-from densekd.cli.options import command, option
+from densekd.cli.options import argument, command, option
 from densekd.cli.signals import Interrupts, say_how_to_resume
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from densekd.sweeps.ray import RayPool
     from densekd.sweeps.sweep import SweepRecord
 
-_WORKERS = "Workers"
+_worker = partial(option, panel="Workers")
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,16 @@ class SweepOptions:
     data_dir: options.DataDir = None
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Runs at the same time. Default: half the number of processors.",
-            rich_help_panel=_WORKERS,
-            show_default=False,
-        ),
+        _worker("Runs at the same time. Default: half the number of processors.", min=1),
     ] = None
     engine: Annotated[
         Literal["local", "ray"],
-        typer.Option(help="Processes on this machine, or a Ray cluster.", rich_help_panel=_WORKERS),
+        typer.Option(
+            help="Processes on this machine, or a Ray cluster.", rich_help_panel="Workers"
+        ),
     ] = "local"
     address: Annotated[
-        str | None,
-        option("Address of the Ray cluster. Default: start one here.", panel=_WORKERS),
+        str | None, _worker("Address of the Ray cluster. Default: start one here.")
     ] = None
 
     def plan(self, file: Path, out: Path) -> "SweepPlan":
@@ -93,12 +90,7 @@ class SweepOptions:
 def sweep_command(
     settings: SweepOptions,
     experiment: Annotated[
-        str,
-        typer.Argument(
-            help="TOML file, or the name of one in the folder experiments.",
-            metavar="EXPERIMENT",
-            show_default=False,
-        ),
+        str, argument("TOML file, or the name of one in the folder experiments.", "EXPERIMENT")
     ],
     out: options.RunsFolder = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
