@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import typer
 
@@ -60,13 +59,8 @@ def resumable() -> Iterator[Interrupts]:
         if not first_process():
             # With another exit code, Fabric would kill the first process before it has saved.
             raise typer.Exit(0)
-        say_how_to_resume(outcome, interrupts)
-
-
-def say_how_to_resume(outcome: str, interrupts: Interrupts) -> NoReturn:
-    """Print the command to repeat, and exit."""
-    typer.echo(f"{outcome}, run: {typed_command()}", err=True)
-    raise typer.Exit(interrupts.exit_code)
+        typer.echo(f"{outcome}, run: {typed_command()}", err=True)
+        raise typer.Exit(interrupts.exit_code)
 
 
 def first_process() -> bool:

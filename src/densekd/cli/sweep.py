@@ -11,7 +11,7 @@ import typer
 
 from densekd.cli import options, output
 from densekd.cli.options import argument, command, option
-from densekd.cli.signals import Interrupts, say_how_to_resume
+from densekd.cli.signals import resumable
 
 if TYPE_CHECKING:
     from densekd.jobs.local import LocalPool
@@ -137,8 +137,9 @@ def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool
     from densekd.cli.sweep_progress import SweepDisplay, summary
     from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
     from densekd.sweeps.work import finished
+    from densekd.training.callbacks import Stopped
 
-    with Interrupts() as interrupts, sweep_folder(sweep, file.read_text("utf-8-sig")):
+    with resumable() as interrupts, sweep_folder(sweep, file.read_text("utf-8-sig")):
         record = SweepRecord(sweep, finished)
         record.write()
         left = record.unfinished()
@@ -146,14 +147,10 @@ def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool
             typer.echo(summary(sweep, len(left)), err=True)
         if not left:
             return record
-        try:
-            with (
-                contextlib.closing(settings.start_workers()) as pool,
-                display_target(quiet, Bars) as target,
-            ):
-                done = carry_out(record, pool, SweepDisplay(target, record, interrupts))
-        except KeyboardInterrupt:
-            say_how_to_resume("Quit at once. To resume from the last checkpoints", interrupts)
-        if not done:
-            say_how_to_resume("Stopped and saved. To resume", interrupts)
+        with (
+            contextlib.closing(settings.start_workers()) as pool,
+            display_target(quiet, Bars) as target,
+        ):
+            if not carry_out(record, pool, SweepDisplay(target, record, interrupts)):
+                raise Stopped
         return record
