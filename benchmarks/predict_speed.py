@@ -20,10 +20,10 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from densekd.model.model import Model
+from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
-from densekd.model.settings import TeachOptions
 from densekd.model.teach import teach
+from densekd.model.trained import TrainedModel
 
 CLASSES, SIZE, BATCH = 10, 32, 64
 
@@ -53,7 +53,7 @@ def main() -> None:
         write(Path(place, "few"), 5)
         write(Path(place, "many"), given.images // CLASSES)
         teach(Path(place, "model"), Path(place, "few"), TeachOptions(network="resnet20", epochs=1))
-        model, files = Model.open(Path(place, "model")), image_files(Path(place, "many"))
+        model, files = TrainedModel.open(Path(place, "model")), image_files(Path(place, "many"))
         engine, network = model.learner.settings.engine, model.learner.network.eval()
         normalised = model.learner.settings.augment.normalise(model.read(files).to(engine.device))
         batches = [engine.lay_out(batch) for batch in normalised.split(BATCH)]

@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from densekd.cli import app
 from densekd.model.export import METADATA, ExportKind, ExportMismatch, export, usage
 from densekd.model.model import Model
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
 from densekd.model.teach import teach
+from densekd.model.trained import TrainedModel
 from densekd.nn.network import Features
 
 COLOURS = {"a": (200, 40, 40), "b b": (40, 200, 40), "ç": (40, 40, 200), "7": (120, 120, 120)}
@@ -131,7 +132,7 @@ def test_an_export_predicts_as_the_model_does(
     assert float(agreed[4]) <= 1e-4
     code = result.stdout.partition("To use it:\n\n")[2]
     assert code == usage(to, file)
-    model = Model.open(folder)
+    model = TrainedModel.open(folder)
     check_printed_code(code, model, tmp_path)
     check_file(to, file, model)
 
@@ -141,7 +142,7 @@ def test_an_earlier_step_can_be_exported(by_means: Path, tmp_path: Path) -> None
     file = tmp_path / "new folder" / "early.pt2"
     command = ["export", str(by_means), "--to", "torch", "--out", str(file), "--step", "0"]
     assert CliRunner().invoke(app, command).exit_code == 0
-    model = Model.open(by_means, 0)
+    model = TrainedModel.open(by_means, 0)
     assert model.classes == ("a", "b b")
     check_file("torch", file, model)
     assert [path.name for path in file.parent.iterdir()] == ["early.pt2"]
@@ -161,7 +162,7 @@ class Noisy(nn.Module):
 
 
 def test_an_export_that_differs_is_not_written(by_head: Path, tmp_path: Path) -> None:
-    model, file = Model.open(by_head), tmp_path / "model.pt2"
+    model, file = TrainedModel.open(by_head), tmp_path / "model.pt2"
     network = model.learner.network
     network.add_module("backbone", Noisy(network.backbone))
     file.write_text("before")
@@ -176,7 +177,7 @@ def test_an_export_that_differs_is_not_written(by_head: Path, tmp_path: Path) ->
 def test_refusals_are_one_sentence(
     by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Model.open(by_head)
+    model = TrainedModel.open(by_head)
     with pytest.raises(ValueError, match=r"is a folder; name a file"):
         export(model, "torch", tmp_path)
     for package in ("onnx", "onnxruntime", "onnxscript"):
@@ -193,4 +194,4 @@ def test_an_export_needs_images_to_check_it_with(tmp_path: Path) -> None:
     )
     teach(tmp_path / "model", folder(tmp_path / "one", "a", "b b", images=1), options)
     with pytest.raises(ValueError, match="keeps no images to check an export with"):
-        export(Model.open(tmp_path / "model"), "torch", tmp_path / "model.pt2")
+        export(TrainedModel.open(tmp_path / "model"), "torch", tmp_path / "model.pt2")

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from densekd.cli import app
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import class_order
-from densekd.model.model import Model
+from densekd.model.trained import TrainedModel
 
 from support.photos import fill, picture
 
@@ -112,7 +112,7 @@ def test_an_unbalanced_folder_with_all_kinds_of_files(tmp_path: Path) -> None:
     right = [Path(row["image"]).parent.name == row["name"] for row in shown]
     assert len(right) == 36
     assert sum(right) >= 30
-    assert Model.open(model).classes == ("7", "red", "yellow", "dark blue é", "green")
+    assert TrainedModel.open(model).classes == ("7", "red", "yellow", "dark blue é", "green")
 
 
 def test_history_and_undo(model: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_info(taught: tuple[Path, list[str]]) -> None:
 def test_predict_a_file_a_folder_and_stdin(taught: tuple[Path, list[str]], tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"red": 2, "blue": 1})
     files = sorted(images.rglob("*.png"))
-    opened = Model.open(taught[0])
+    opened = TrainedModel.open(taught[0])
     expected = opened.predict(files, top=2)
     (found,) = json.loads(done("predict", taught[0], files[0], "--top", "2", "--json"))
     assert found["image"] == str(files[0])
@@ -295,7 +295,7 @@ def learned(model: Path, data: Dataset, place: Path, *options: str) -> list[dict
         epochs = "8" if first else "12"
         told = done("learn", model, images, "--json", "--epochs", epochs, *options)
         updates.append(json.loads(told))
-        opened = Model.open(model)
+        opened = TrainedModel.open(model)
         assert opened.classes == known
         files = sorted((images / "val").rglob("*.png"))[::7]
         found = json.loads(done("predict", model, images / "val", "--json"))

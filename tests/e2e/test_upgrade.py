@@ -16,7 +16,7 @@ from densekd import Learner
 from densekd.config.schema import resolve
 from densekd.config.settings_tree import read_toml
 from densekd.model.model import Model, history
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
 from densekd.model.teach import teach
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import read_result

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from densekd.model.model import Guess, Model, history
-from densekd.model.request import Plan
-from densekd.model.teach import TeachObserver, teach
+from densekd.model.model import Prediction, history
+from densekd.model.request import Plan, TeachObserver
+from densekd.model.teach import teach
+from densekd.model.trained import TrainedModel
 from densekd.training.callbacks import TrainingProgress
 
 from support.photos import TINY, fill, picture
@@ -40,11 +41,11 @@ class Snapshot(NamedTuple):
 
     facts: dict[str, Any]
     tensors: dict[str, torch.Tensor]
-    predictions: list[list[Guess]]
+    predictions: list[Prediction]
 
 
 def snapshot(model: Path) -> Snapshot:
-    opened = Model.open(model)
+    opened = TrainedModel.open(model)
     state, test = opened.learner.state(), opened.test_images()
     facts = {**opened.facts, "when": "", "update": {**opened.facts["update"], "seconds": 0}}
     tensors = {**state.tensors, **test.images.state(), "labels": test.labels}
@@ -194,7 +195,7 @@ def test_a_killed_first_update_leaves_no_model(images: Path, tmp_path: Path) -> 
         teach(model, images, TINY)
     middle = sorted(copies.iterdir())[5]
     with pytest.raises(ValueError, match="There is no model in"):
-        Model.open(middle)
+        TrainedModel.open(middle)
     teach(middle, images, TINY)
     check_equal(middle, snapshot(model))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
 
 COLOURS = {
     "red": (220, 40, 40),

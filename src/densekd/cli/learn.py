@@ -12,8 +12,8 @@ from densekd.cli.options import AsJson, ModelFolder, Override, Quiet, command, o
 from densekd.cli.signals import resumable
 
 if TYPE_CHECKING:
+    from densekd.model.options import TeachOptions
     from densekd.model.request import Plan
-    from densekd.model.settings import TeachOptions
     from densekd.model.store import Update
 
 # At most this many classes are listed as learned least or forgotten most.
@@ -26,8 +26,11 @@ class LearnOptions:
     """The options of an update; None if not given."""
 
     known: Annotated[
-        Literal["refuse", "replay"],
-        typer.Option(help="What to do with folders of known classes; replay learns them."),
+        Literal["refuse", "add", "replay"],
+        typer.Option(
+            help="What to do with images of known classes. add: learn from them too; replay: the "
+            "same, for models trained by a method."
+        ),
     ] = "refuse"
     epochs: Annotated[int | None, option("Epochs. Default: chosen by the number of images.")] = None
     budget: Annotated[
@@ -36,22 +39,27 @@ class LearnOptions:
     image_size: Annotated[
         int | None,
         option(
-            "Height and width that images are resized to. Default: their own, up to 64 without a "
-            "GPU.",
+            "Train a network on images of this height and width. Default: that of the network.",
             panel=_NEW,
         ),
     ] = None
     network: Annotated[
-        str | None, option("Backbone, such as resnet20 or resnet18.", panel=_NEW)
+        str | None,
+        option(
+            "Backbone: lite0 (the default), lite1, lite2 or hf:NAME are pretrained and stay as "
+            "they are; others, such as resnet20, are trained on your images.",
+            panel=_NEW,
+        ),
     ] = None
     method: Annotated[
-        str | None, option("Method that keeps old classes; see `densekd methods`.", panel=_NEW)
+        str | None,
+        option("Train the network by this method; see `densekd methods`.", panel=_NEW),
     ] = None
     override: Override = None
 
     def given(self) -> "TeachOptions":
         """The same, as `teach` takes it."""
-        from densekd.model.settings import TeachOptions
+        from densekd.model.options import TeachOptions
 
         return TeachOptions(
             self.image_size,
@@ -68,7 +76,7 @@ class LearnOptions:
     "densekd learn animals.model photos/animals",
     "densekd learn animals.model photos/birds --budget 10",
     "densekd learn animals.model photos/fish --dry-run",
-    "densekd learn animals.model photos/more --known replay",
+    "densekd learn animals.model photos/more --known add",
     options=LearnOptions,
     note="The first call creates the model; later calls add classes. Repeat the same command to "
     "resume an update that was stopped. `densekd undo` takes an update back.",
@@ -133,7 +141,8 @@ def show_update(update: "Update", model: Path, console: Console) -> None:
     """Print what an update learned, and what it forgot."""
     took = output.duration(update.seconds)
     console.print(
-        f"Step {update.step}: {output.safe(model)} learned {output.name_list(update.learned)} from "
+        f"Step {update.step}: {output.safe(model)} learned "
+        f"{output.name_list(update.learned or update.replayed)} from "
         f"{output.count(update.images, 'image')} in {took}. It knows "
         f"{output.count(len(update.classes), 'class', 'classes')}.",
         soft_wrap=True,

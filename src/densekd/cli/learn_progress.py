@@ -1,5 +1,6 @@
 """The live display of an update of a model, on stderr."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,8 +10,7 @@ from densekd.cli import output
 from densekd.cli.progress import Bar, Bars, Display, display_target
 from densekd.cli.signals import Interrupts
 from densekd.jobs.estimate import Estimate, PhaseWork
-from densekd.model.request import Plan
-from densekd.model.teach import TeachObserver
+from densekd.model.request import Plan, TeachObserver
 from densekd.training.callbacks import TrainingProgress
 
 
@@ -30,11 +30,23 @@ class LearnLines(Display, TeachObserver):
     def __init__(self, target: Console | Bars, interrupts: Interrupts) -> None:
         super().__init__(target, interrupts)
         self.estimate = Estimate([])
+        self.began: tuple[int, float] | None = None
 
     def reading(self, done: int, total: int) -> None:
         """Say how many images were read."""
         if self.pace.due():
-            self.say(f"Reading images: {output.share(done, total)}")
+            self.say(f"Reading images: {self.amount(done, total)}")
+
+    def amount(self, done: int, total: int) -> str:
+        """How much is read, and the time left."""
+        now = time.monotonic()
+        if self.began is None or done < self.began[0]:
+            self.began = done, now
+        first, began = self.began
+        if now - began < 1 or done == first:
+            return output.share(done, total)
+        left = (total - done) * (now - began) / (done - first)
+        return f"{output.share(done, total)}, {output.duration(left)} left"
 
     def planned(self, plan: Plan) -> None:
         """Say what will be learned."""
@@ -74,7 +86,7 @@ class LearnScreen(LearnLines):
 
     def reading(self, done: int, total: int) -> None:
         """Show how many images were read."""
-        self.bar.draw("Reading images", done, total, output.share(done, total))
+        self.bar.draw("Reading images", done, total, self.amount(done, total))
 
     def doing(self, what: str) -> None:
         """Show another activity."""
@@ -94,13 +106,20 @@ def _speed(report: TrainingProgress) -> str:
 
 def plan_sentence(plan: Plan) -> str:
     """What an update will do."""
-    epochs, more = plan.phases[0][1], ""
+    parts = []
+    if plan.learned:
+        parts.append(
+            f"{output.count(len(plan.learned), 'new class', 'new classes')} "
+            f"({output.name_list(list(plan.learned))}) from "
+            f"{output.count(sum(plan.learned.values()), 'image')}"
+        )
     if plan.replayed:
-        more = f" and {output.number(sum(plan.replayed.values()))} images of known classes"
+        more = output.count(sum(plan.replayed.values()), "more image")
+        parts.append(f"{more} of {output.name_list(list(plan.replayed))}")
+    size, epochs = f"{plan.image_size} x {plan.image_size} pixels", ""
+    if plan.phases:
+        epochs = f", {output.count(plan.phases[0][1], 'epoch')}"
     return (
-        f"Step {plan.step}: learn {output.count(len(plan.learned), 'new class', 'new classes')} "
-        f"({output.name_list(list(plan.learned))}) from "
-        f"{output.count(sum(plan.learned.values()), 'image')}{more}, "
-        f"at {plan.image_size} x {plan.image_size} pixels "
-        f"by {plan.method} with {plan.network}, {output.count(epochs, 'epoch')}."
+        f"Step {plan.step}: learn {' and '.join(parts)}, at {size} "
+        f"by {plan.method} with {plan.network}{epochs}."
     )

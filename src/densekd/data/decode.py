@@ -90,7 +90,9 @@ def image_endings() -> frozenset[str]:
     return frozenset(ending for ending, kind in known if kind in _FORMATS)
 
 
-def centre_crop(image: Image.Image, size: int) -> Tensor:
+def centre_crop(
+    image: Image.Image, size: int, resample: Image.Resampling = Image.Resampling.BILINEAR
+) -> Tensor:
     """Make the test crop of an RGB image: uint8 ``[3, size, size]``.
 
     The shorter side is resized to ``round(size * 256 / 224)``, then the centre is cut out.
@@ -101,7 +103,7 @@ def centre_crop(image: Image.Image, size: int) -> Tensor:
     # Resize only the part that stays: an image of 1 x 50,000 pixels would grow to gigabytes.
     x, y = image.width / width, image.height / height
     right, bottom = min((left + size) * x, image.width), min((top + size) * y, image.height)
-    return _resize(image, size, (left * x, top * y, right, bottom))
+    return _resize(image, size, (left * x, top * y, right, bottom), resample)
 
 
 def random_resized_crop(image: Image.Image, size: int, generator: np.random.Generator) -> Tensor:
@@ -278,9 +280,14 @@ def _shorter_side(size: int) -> int:
     return round(size * 256 / 224)
 
 
-def _resize(image: Image.Image, size: int, box: tuple[float, float, float, float]) -> Tensor:
+def _resize(
+    image: Image.Image,
+    size: int,
+    box: tuple[float, float, float, float],
+    resample: Image.Resampling = Image.Resampling.BILINEAR,
+) -> Tensor:
     """Resample the part of the image in ``box`` to uint8 ``[3, size, size]``."""
-    resized = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    resized = image.resize((size, size), resample, box=box)
     return torch.from_numpy(np.asarray(resized).transpose(2, 0, 1).copy())
 
 

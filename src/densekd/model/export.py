@@ -1,13 +1,12 @@
 """Export a model to one file that runs without densekd: ONNX, or torch's own format."""
 
-import copy
 import io
 import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from densekd import __version__
-from densekd.data.dataset import OnProgress, PixelImages
+from densekd.data.dataset import OnProgress
 from densekd.files import to_json, write_atomically
 from densekd.model.model import Model
-from densekd.training.engine import Engine
-from densekd.training.inference import cosines
-from densekd.training.learner import Learner
 
 ExportKind = Literal["onnx", "torch"]
 # Takes uint8 [n, 3, H, W] and gives probabilities [n, classes].
@@ -47,25 +43,6 @@ class ExportResult:
     difference: float  # the largest of any probability from the model's
 
 
-class _Pipeline(nn.Module):
-    """Everything from pixels to probabilities; ``means`` if it predicts by nearest mean."""
-
-    means: Tensor | None
-
-    def __init__(self, learner: Learner, means: Tensor | None, temperature: float) -> None:
-        super().__init__()
-        self.augment = learner.settings.augment
-        self.network = learner.network
-        self.register_buffer("means", means)
-        self.temperature = temperature
-
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 ``[n, 3, H, W]`` to probabilities and scores, both ``[n, classes]``."""
-        out = self.network(self.augment.normalise(pixels))
-        values = out.logits if self.means is None else cosines(out.features, self.means)
-        return (values / self.temperature).softmax(1), values
-
-
 def export(
     model: Model, to: ExportKind, file: Path, on_progress: OnProgress | None = None
 ) -> ExportResult:
@@ -76,18 +53,20 @@ def export(
     """
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")
-    pixels = _stored_images(model)
-    learner = _float32_copy(model.learner)
-    means = learner.prediction_means()
-    pipeline = _Pipeline(learner, means, model.temperature).eval()
+    pixels = model.stored_images()
+    if not len(pixels):
+        raise ValueError(
+            f"{model.folder} keeps no images to check an export with; teach it with exemplars, or "
+            "with enough images to test on."
+        )
+    pipeline, expected = model.exportable()
     write = _to_onnx if to == "onnx" else _to_torch
     with _quiet(), torch.no_grad():
         content, run = write(pipeline, pixels[:1].repeat(2, 1, 1, 1), _metadata(model))
     differences = []
     for start in range(0, len(pixels), _BATCH):
         part = pixels[start : start + _BATCH]
-        wanted = (learner.scores(PixelImages(part), means) / model.temperature).softmax(1)
-        differences.append((run(part) - wanted).abs().max())
+        differences.append((run(part) - expected(part)).abs().max())
         if on_progress is not None:
             on_progress(min(start + _BATCH, len(pixels)), len(pixels))
     worst = float(torch.stack(differences).max())
@@ -107,42 +86,19 @@ def _metadata(model: Model) -> dict[str, Any]:
         "labels": list(model.classes),
         "image_size": size,
         "resize_shorter_side": round(size * 256 / 224),
+        "resample": model.resample.name,
         "preprocessing": "RGB, upright, transparent parts white; the shorter side to "
-        "resize_shorter_side, bilinear; the centre of image_size x image_size; pixels as uint8 "
-        "[n, 3, H, W]. Normalisation is inside.",
+        f"resize_shorter_side, {model.resample.name.lower()}; the centre of image_size x "
+        "image_size; pixels as uint8 [n, 3, H, W]. Normalisation is inside.",
         "outputs": "probabilities [n, labels], calibrated, and the scores they are made of",
-        "network": model.config.network,
-        "method": model.learner.method.name,
+        "network": model.network,
+        "method": model.method,
         "step": model.step,
         "densekd": __version__,
     }
 
 
-def _stored_images(model: Model) -> Tensor:
-    """The model's test images and exemplars, uint8 ``[n, 3, H, W]``."""
-    stored = [model.test_images().images]
-    if len(model.learner.memory):
-        stored.append(model.learner.memory.exemplars().images)
-    pixels = [images.pixels for images in stored if isinstance(images, PixelImages) and len(images)]
-    if not pixels:
-        raise ValueError(
-            f"{model.folder} keeps no images to check an export with; teach it with exemplars, or "
-            "with enough images to test on."
-        )
-    return torch.cat(pixels)
-
-
-def _float32_copy(learner: Learner) -> Learner:
-    """A copy on the CPU that computes in 32 bits, whatever precision the model is trained in."""
-    copied = copy.copy(learner)
-    engine = Engine("cpu", precision="32")
-    augment = copy.deepcopy(learner.settings.augment).cpu()
-    copied.settings = replace(learner.settings, engine=engine, augment=augment)
-    copied.network = copy.deepcopy(learner.network).cpu()
-    return copied
-
-
-def _to_onnx(pipeline: _Pipeline, example: Tensor, about: dict[str, Any]) -> tuple[bytes, _Run]:
+def _to_onnx(pipeline: nn.Module, example: Tensor, about: dict[str, Any]) -> tuple[bytes, _Run]:
     try:
         import onnx
         import onnxruntime  # type: ignore[import-untyped]
@@ -176,7 +132,7 @@ def _to_onnx(pipeline: _Pipeline, example: Tensor, about: dict[str, Any]) -> tup
     return content, run
 
 
-def _to_torch(pipeline: _Pipeline, example: Tensor, about: dict[str, Any]) -> tuple[bytes, _Run]:
+def _to_torch(pipeline: nn.Module, example: Tensor, about: dict[str, Any]) -> tuple[bytes, _Run]:
     shapes = {"pixels": {0: torch.export.Dim("n")}}
     program = torch.export.export(pipeline, (example,), dynamic_shapes=shapes)
     buffer = io.BytesIO()
@@ -224,6 +180,7 @@ from PIL import Image, ImageOps
 model = onnxruntime.InferenceSession({file})
 about = model.get_modelmeta().custom_metadata_map
 labels, size, side = (json.loads(about[k]) for k in ("labels", "image_size", "resize_shorter_side"))
+resample = Image.Resampling[about["resample"]]
 """,
     "torch": """import json
 
@@ -235,6 +192,7 @@ texts = {{"{metadata}": ""}}
 model = torch.export.load({file}, extra_files=texts).module()
 about = json.loads(texts["{metadata}"])
 labels, size, side = (about[k] for k in ("labels", "image_size", "resize_shorter_side"))
+resample = Image.Resampling[about["resample"]]
 """,
 }
 _READ = """
@@ -244,7 +202,7 @@ width, height = (int(side * length / min(image.size)) for length in image.size)
 left, top = round((width - size) / 2), round((height - size) / 2)
 x, y = image.width / width, image.height / height
 box = left * x, top * y, min((left + size) * x, image.width), min((top + size) * y, image.height)
-crop = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+crop = image.resize((size, size), resample, box=box)
 pixels = np.asarray(crop).transpose(2, 0, 1)[None]  # uint8 [n, 3, size, size], any n
 
 """

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,10 +23,8 @@ from densekd.data.folder import (
     quote_names,
     warn_left_out,
 )
+from densekd.model.options import OnKnownClass
 from densekd.seeds import Seeds
-
-# What to do with folders named like a known class.
-OnKnownClass = Literal["refuse", "replay"]
 
 # Held out for testing: this share of a class's images, or none of a class with too few.
 _TEST_SHARE = 0.15
@@ -60,12 +57,11 @@ def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClas
     if old and on_known == "refuse":
         raise ValueError(
             f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; remove the "
-            f"images from {source}, or use --known replay to train on them too."
+            f"images from {source}, or use --known add to learn from them too."
         )
-    if len(old) == len(names):
+    if len(old) == len(names) and on_known != "add":
         raise ValueError(
-            f"{source} has no new class; more images of known classes can only be learned "
-            "together with a new class."
+            f"{source} has no new class; use --known add to learn more about known ones."
         )
     alike = {_normalised(name): name for name in known}
     for name in names:
@@ -113,7 +109,7 @@ def read_update_images(
         for part in found.parts
     }
     check_usable(source, counts)
-    for_training, for_test = _divide(names, parts, seed)
+    for_training, for_test = divide(names, parts, seed)
     new = tuple(sorted(set(names) - set(known)))
     ranks = {name: rank for rank, name in enumerate([*known, *new])}
     whole = Split(PixelImages(pixels), torch.tensor([ranks[name] for name in names]))
@@ -129,7 +125,7 @@ def read_update_images(
     return UpdateImages(new, replayed, train, replay, test)
 
 
-def _divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
+def divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
     """Masks of the training and the test images; some images of ``val`` may be in neither.
 
     The draw for a class depends on no other class, so adding a class changes no other's split.

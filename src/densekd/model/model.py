@@ -1,27 +1,21 @@
-"""A trained model: open it, predict, describe it, list its history, undo updates."""
+"""A model that was taught: open it, predict, describe it, list its history, undo updates."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from densekd.config.schema import Config, as_toml, resolve
-from densekd.config.settings_tree import read_toml
-from densekd.data.dataset import PixelImages, Split, join_splits
+from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
-from densekd.files import write_atomically
-from densekd.model.store import HistoryEntry, Pointer, Store
-from densekd.runs.build import make_engine, make_learner
-from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
-from densekd.training.learner import Learner
+from densekd.model.store import FROZEN, HistoryEntry, Pointer, Store
+from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 
 PhotoInput = Path | Image.Image | NDArray[np.uint8]
 
@@ -33,19 +27,45 @@ class Guess(NamedTuple):
     probability: float
 
 
-class Model:
+class Prediction(list[Guess]):
+    """The likeliest classes of an image, the likeliest first.
+
+    ``known`` is False if the image looks like nothing that the model was taught.
+    """
+
+    def __init__(self, guesses: Iterable[Guess], known: bool = True) -> None:
+        super().__init__(guesses)
+        self.known = known
+
+    @property
+    def name(self) -> str | None:
+        """The likeliest class, or None if the image shows nothing that was taught."""
+        return self[0].name if self.known else None
+
+
+class Outputs(NamedTuple):
+    """What a model finds in a batch of images."""
+
+    scores: Tensor  # uncalibrated, float [n, classes]
+    known: Tensor  # whether each image looks like something that was taught, bool [n]
+
+
+class Model(ABC):
     """One step of a model; open it with `Model.open`. ``facts`` is what was recorded about it."""
 
-    def __init__(
-        self, folder: Path, step: int, config: Config, learner: Learner, facts: dict[str, Any]
-    ) -> None:
-        self.folder, self.step, self.config, self.learner = folder, step, config, learner
-        self.facts = facts
+    classes: tuple[str, ...]  # in learning order
+    image_size: int  # the height and width that images are resized to
+    network: str
+    method: str
+    resample = Image.Resampling.BILINEAR
+
+    def __init__(self, folder: Path, step: int, facts: dict[str, Any]) -> None:
+        self.folder, self.step, self.facts = folder, step, facts
         # Scores are divided by it before the softmax, which calibrates the probabilities.
         self.temperature: float = facts["temperature"]
 
     @classmethod
-    def open(cls, folder: Path, step: int | None = None) -> "Model":
+    def open(cls, folder: Path, step: int | None = None) -> Self:
         """Open the current step or an earlier one, verified by checksums.
 
         While another process updates the model, this opens the state before or after the update.
@@ -59,36 +79,15 @@ class Model:
                 f"`densekd history {folder}` lists."
             )
         try:
-            return cls.read_from(folder, step, store.path(step))
+            model = read_model(folder, step, store.path(step))
         except (DamagedCheckpoint, FileNotFoundError) as error:
             raise ValueError(
                 f"Step {step} of {folder} can't be opened ({error}); "
                 f"`densekd undo {folder} --to N` goes back to another."
             ) from error
-
-    @classmethod
-    def read_from(cls, folder: Path, step: int, place: Path) -> "Model":
-        """Read a state that `write_state` wrote to ``place``, also before it is committed."""
-        facts, tensors = load_state(place / "state")
-        file = place / "config.toml"
-        if sha256(file.read_bytes()).hexdigest() != facts["config"]:
-            raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
-        config = resolve(read_toml(file))
-        learner = make_learner(config, (facts["mean"], facts["std"]), make_engine(config))
-        learner.load_state(State(facts["learner"], tensors))
-        learner.network.eval()
-        return cls(folder, step, config, learner, facts)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """All classes in learning order."""
-        return self.learner.classes
-
-    @property
-    def image_size(self) -> int:
-        """The height and width that images are resized to."""
-        assert self.config.data.image_size is not None
-        return self.config.data.image_size
+        if not isinstance(model, cls):
+            raise ValueError(f"{folder} is a {type(model).__name__}, not a {cls.__name__}.")
+        return model
 
     @property
     def entry(self) -> HistoryEntry:
@@ -96,67 +95,90 @@ class Model:
         store = Store(self.folder)
         return store.entry(self.step, store.existing())
 
+    def crop(self, image: PhotoInput) -> Tensor:
+        """Resize and crop one image as for training; gives uint8 ``[3, H, W]``."""
+        return centre_crop(_rgb(image, self.image_size), self.image_size, self.resample)
+
     def read(self, images: Sequence[PhotoInput]) -> Tensor:
         """Resize and crop images as for training; gives uint8 ``[n, 3, H, W]``.
 
         Takes paths, Pillow images, and uint8 arrays ``[H, W, 3]`` or ``[H, W]``. Raises
         `UnreadableImage` if a file is damaged or not an image.
         """
-        size = self.image_size
-        read = list(in_threads(lambda image: centre_crop(_rgb(image, size), size), images))
-        return torch.stack(read) if read else torch.empty(0, 3, size, size).byte()
+        read = list(in_threads(self._named_crop, images))
+        return torch.stack(read) if read else torch.empty(0, 3, *2 * [self.image_size]).byte()
 
-    def scores(self, images: Tensor) -> Tensor:
+    def _named_crop(self, image: PhotoInput) -> Tensor:
+        try:
+            return self.crop(image)
+        except UnreadableImage as error:
+            name = f"{str(image)!r} can't be read: " if isinstance(image, Path) else ""
+            raise UnreadableImage(f"{name}{error}.") from error
+
+    @abstractmethod
+    def outputs(self, pixels: Tensor) -> Outputs:
+        """What the model finds in images, uint8 ``[n, 3, H, W]``."""
+
+    def prepare(self) -> None:  # noqa: B027 - most models have nothing to prepare
+        """Compute what all predictions share, before several threads predict."""
+
+    def scores(self, pixels: Tensor) -> Tensor:
         """Uncalibrated scores: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
-        return self.learner.scores(PixelImages(images), self.means).cpu()
+        return self.outputs(pixels).scores
 
-    def probabilities(self, images: Tensor) -> Tensor:
+    def probabilities(self, pixels: Tensor) -> Tensor:
         """Calibrated probabilities: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
-        return (self.scores(images) / self.temperature).softmax(1)
+        return (self.scores(pixels) / self.temperature).softmax(1)
 
-    def predict(self, images: Sequence[PhotoInput] | Tensor, top: int = 1) -> list[list[Guess]]:
+    def predict(self, images: Sequence[PhotoInput] | Tensor, top: int = 1) -> list[Prediction]:
         """The ``top`` likeliest classes of each image, which is what `read` takes or gives."""
         if top < 1:
             raise ValueError(f"Can't give the {top} likeliest classes; ask for at least 1.")
-        pixels = images if isinstance(images, Tensor) else self.read(images)
-        values = self.scores(pixels)
+        values, known = self.outputs(images if isinstance(images, Tensor) else self.read(images))
         shares = (values / self.temperature).softmax(1)
         # Sort by score: probabilities close to 0 or 1 round to the same number.
         best = values.topk(min(top, len(self.classes)), 1).indices
-        chosen = zip(best.tolist(), shares.gather(1, best).tolist(), strict=True)
+        chosen = zip(best.tolist(), shares.gather(1, best).tolist(), known.tolist(), strict=True)
         return [
-            [Guess(self.classes[rank], share) for rank, share in zip(*each, strict=True)]
-            for each in chosen
+            Prediction([Guess(self.classes[r], p) for r, p in zip(ranks, own, strict=True)], sure)
+            for ranks, own, sure in chosen
         ]
 
+    @abstractmethod
     def test_images(self) -> Split:
         """The held-out images of all classes, on which accuracy is measured."""
-        store = Store(self.folder)
-        steps = (load_state(store.path(step) / "kept") for step in store.ancestors(self.step))
-        parts = [Split(PixelImages(s.tensors["pixels"]), s.tensors["labels"]) for s in steps]
-        return join_splits(parts[::-1])
 
-    @cached_property
-    def means(self) -> Tensor | None:
-        """The class means ``[classes, D]``, if the method predicts by nearest mean."""
-        return self.learner.prediction_means()
+    @abstractmethod
+    def stored_images(self) -> Tensor:
+        """All images that the model keeps, uint8 ``[n, 3, H, W]``."""
+
+    @abstractmethod
+    def training_counts(self) -> list[int]:
+        """The number of images of each class that it keeps to learn from."""
+
+    @abstractmethod
+    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+        """The whole model for export, and what its probabilities must be for given pixels.
+
+        The module takes uint8 ``[n, 3, H, W]`` and gives probabilities and scores, both
+        ``[n, classes]``.
+        """
+
+    @abstractmethod
+    def parameters(self) -> int:
+        """The number of parameters."""
 
 
-def write_state(
-    place: Path, learner: Learner, config: Config, facts: dict[str, Any], test: Split
-) -> None:
-    """Write a state to the folder ``place``; `Model.read_from` reads it.
+def read_model(folder: Path, step: int, place: Path) -> Model:
+    """Read the state of a step of either kind from ``place``, also before it is committed."""
+    if load_facts(place / "state").get("kind") == FROZEN:
+        from densekd.model.frozen import FrozenModel
 
-    ``test`` has the test images that this step adds to those of its ancestors.
-    """
-    text = as_toml(config)
-    write_atomically(place / "config.toml", text)
-    save_state(place / "kept", State({}, {**test.images.state(), "labels": test.labels}))
-    state = learner.state()
-    seal = sha256(text.encode()).hexdigest()
-    save_state(
-        place / "state", State({**facts, "learner": state.facts, "config": seal}, state.tensors)
-    )
+        return FrozenModel.read_from(folder, step, place)
+    # Imported only here, because the engine for training takes seconds to import.
+    from densekd.model.trained import TrainedModel
+
+    return TrainedModel.read_from(folder, step, place)
 
 
 def history(folder: Path) -> list[HistoryEntry]:
@@ -217,13 +239,12 @@ class ModelInfo:
 def model_info(folder: Path, step: int | None = None) -> ModelInfo:
     """Describe the current step of a model, or an earlier one."""
     model, store = Model.open(folder, step), Store(folder)
-    learned_in = {
+    learned_in = model.facts.get("learned_in") or {
         name: number
         for number in store.ancestors(model.step)
         for name in store.facts(number)["update"]["learned"]
     }
-    entry, memory = model.entry, model.learner.memory
-    counts = torch.bincount(memory.exemplars().labels, minlength=len(model.classes)).tolist()
+    entry, counts = model.entry, model.training_counts()
     classes = tuple(
         ClassInfo(each.name, learned_in[each.name], count, each.tested, each.after)
         for each, count in zip(entry.update.classes, counts, strict=True)
@@ -231,11 +252,11 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
     calibration = model.facts["calibration"]
     return ModelInfo(
         entry,
-        model.learner.method.name,
-        model.config.network,
-        sum(parameter.numel() for parameter in model.learner.network.parameters()),
+        model.method,
+        model.network,
+        model.parameters(),
         model.image_size,
-        len(memory),
+        sum(counts),
         sum(each.tested for each in classes),
         model.temperature,
         calibration["error"],
@@ -247,10 +268,7 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
 
 def _rgb(image: PhotoInput, size: int) -> Image.Image:
     if isinstance(image, Path):
-        try:
-            return open_rgb(image, size)
-        except UnreadableImage as error:
-            raise UnreadableImage(f"{str(image)!r} can't be read: {error}.") from error
+        return open_rgb(image, size)
     if isinstance(image, Image.Image):
         return upright_rgb(image.copy())
     shape, grey = image.shape, image.ndim == 2

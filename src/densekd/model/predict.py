@@ -1,18 +1,16 @@
 """Predict many image files: several threads decode and compute, a batch each."""
 
-import math
 import os
-from collections import deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from densekd.data.decode import UnreadableImage, centre_crop, image_endings, muted, open_rgb
-from densekd.model.model import Guess, Model
+from densekd.data.decode import UnreadableImage, image_endings
+from densekd.model.model import Model, Prediction
+from densekd.model.parallel import map_batches
 
 _BATCH = 64
 
@@ -21,35 +19,14 @@ class FilePrediction(NamedTuple):
     """The likeliest classes of an image file, or why it can't be read."""
 
     file: Path
-    guesses: list[Guess]
+    guesses: Prediction
     unreadable: str | None
 
 
 def predict_files(model: Model, files: Sequence[Path], top: int = 1) -> Generator[FilePrediction]:
     """The ``top`` likeliest classes of each file, in the order of the files."""
-    if not files:
-        return
-    threads = torch.get_num_threads()
-    size = min(_BATCH, math.ceil(len(files) / threads))
-    batches = [files[i : i + size] for i in range(0, len(files), size)]
-    workers = min(threads, len(batches))
-    _ = model.means  # compute them once, not in every thread
-    waiting: deque[Future[list[FilePrediction]]] = deque()
-    # Give each thread cores of its own: otherwise a thread that decodes makes the others wait
-    # within every layer of the network.
-    pool = ThreadPoolExecutor(
-        workers, initializer=torch.set_num_threads, initargs=(threads // workers,)
-    )
-    try:
-        with muted, pool:
-            for batch in batches:
-                waiting.append(pool.submit(_predict_batch, model, batch, top))
-                if len(waiting) > 2 * workers:
-                    yield from waiting.popleft().result()
-            for future in waiting:
-                yield from future.result()
-    finally:
-        torch.set_num_threads(threads)  # later threads get the number that was set last
+    model.prepare()
+    return map_batches(lambda batch: _predict_batch(model, batch, top), files, _BATCH)
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -67,20 +44,20 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _predict_batch(model: Model, files: Sequence[Path], top: int) -> list[FilePrediction]:
-    read = [_decode(file, model.image_size) for file in files]
+    read = [_read_or_reason(model, file) for file in files]
     pixels = [each for each in read if isinstance(each, Tensor)]
-    guesses = iter(model.predict(torch.stack(pixels), top) if pixels else [])
+    found = iter(model.predict(torch.stack(pixels), top) if pixels else [])
     return [
-        FilePrediction(file, [], each)
+        FilePrediction(file, Prediction([]), each)
         if isinstance(each, str)
-        else FilePrediction(file, next(guesses), None)
+        else FilePrediction(file, next(found), None)
         for file, each in zip(files, read, strict=True)
     ]
 
 
-def _decode(file: Path, size: int) -> Tensor | str:
+def _read_or_reason(model: Model, file: Path) -> Tensor | str:
     """The pixels of a file, or why it can't be read."""
     try:
-        return centre_crop(open_rgb(file, size), size)
+        return model.crop(file)
     except UnreadableImage as error:
         return str(error)

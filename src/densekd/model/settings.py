@@ -4,7 +4,6 @@ import dataclasses
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -13,7 +12,7 @@ from densekd.config.defaults import default_settings
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import given, merge, override
 from densekd.methods.registry import baseline_of
-from densekd.model.images import OnKnownClass
+from densekd.model.options import TeachOptions
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 
 Part = Literal["base", "increment"]
@@ -45,31 +44,6 @@ _FIXED = {
     ("method", "name"): "method",
     ("method", "options", "head"): "head",
 }
-
-
-@dataclass(frozen=True)
-class TeachOptions:
-    """The user's choices for an update; the rest is chosen to suit the images.
-
-    The digest of these fields identifies an update on disk, so don't rename them.
-    """
-
-    image_size: int | None = None  # the first three are for a new model only
-    network: str | None = None
-    method: str | None = None
-    epochs: int | None = None
-    budget: float | None = None  # minutes for the whole update, instead of epochs
-    known: OnKnownClass = "refuse"  # what to do with folders named like a known class
-    overrides: tuple[str, ...] = ()  # such as training.increment.lr=0.05
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.budget is not None:
-            raise ValueError("Give either epochs or a budget, not both.")
-        for name, value in (("epochs", self.epochs), ("image size", self.image_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"The {name} must be at least 1, not {value}.")
-        if self.budget is not None and not 0 < self.budget < float("inf"):
-            raise ValueError(f"The budget must be a number of minutes above 0, not {self.budget}.")
 
 
 def largest_size() -> int:

@@ -23,6 +23,8 @@ from densekd.files import remove_leftovers, sync_folder, write_json
 from densekd.training.checkpoint import load_facts
 
 _FORMAT = 1
+# The kind of a model on a frozen backbone, in its state; other models are trained by a method.
+FROZEN = "frozen features"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """The networks by name. To add one, write a module and add a line here."""
 
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from densekd.nn.efficientnet_lite import efficientnet_lite
+from densekd.nn.efficientnet_lite import EfficientNetLite, efficientnet_lite
 from densekd.nn.network import Backbone
 from densekd.nn.resnet import WideResNet, cifar_resnet, podnet_resnet, podnet_resnet18, resnet18
-from densekd.nn.transformers_backbone import pretrained
+from densekd.nn.transformers_backbone import Pretrained, pretrained, rebuild_pretrained
 
 
 class NetworkEntry(NamedTuple):
@@ -47,3 +47,24 @@ def make_backbone(name: str) -> Backbone:
             return entry.build(*found.groups())
     usages = ", ".join(entry.usage for entry in NETWORKS)
     raise ValueError(f"There is no network {name!r}; there are {usages}.")
+
+
+def is_pretrained(name: str) -> bool:
+    """Whether the network of that name comes with weights."""
+    return re.fullmatch("lite[012]|hf:.*", name) is not None
+
+
+def describe_backbone(name: str, backbone: object) -> dict[str, Any]:
+    """What `rebuild_backbone` needs, for JSON."""
+    facts = backbone.facts() if isinstance(backbone, Pretrained) else {}
+    return {"network": name, **facts}
+
+
+def rebuild_backbone(facts: Mapping[str, Any]) -> Backbone:
+    """Build the network that `describe_backbone` described, without weights or downloads."""
+    name = str(facts["network"])
+    if "config" in facts:
+        return rebuild_pretrained(facts)
+    if re.fullmatch("lite[012]", name):
+        return EfficientNetLite(name)
+    return make_backbone(name)

@@ -49,19 +49,22 @@ class Pretrained(nn.Module):
             return Features(last.mean((2, 3)), ())
         return Features(last[:, 0] if self.has_class_token else last.mean(1), ())
 
+    def facts(self) -> dict[str, Any]:
+        """What `rebuild_pretrained` needs, for JSON."""
+        config: Any = self.model.config
+        return {
+            "config": config.to_dict(),
+            "preprocessing": self.preprocessing._asdict(),
+            "pools": self.pools,
+        }
+
 
 def pretrained(name: str) -> Pretrained:
     """Load a model by its name on the hub, or from a folder that ``save_pretrained`` wrote.
 
     Only safetensors are read, and no code of the model is run.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            f"hf:{name} needs the package transformers: `pip install densekd[hf]`."
-        ) from error
-
+    transformers = _transformers(f"hf:{name}")
     folder = Path(name).expanduser()
     if not folder.is_dir() and (folder.is_absolute() or name.startswith(".")):
         raise ValueError(f"hf:{name} can't be loaded: there is no such folder.")
@@ -78,6 +81,31 @@ def pretrained(name: str) -> Pretrained:
             f"hf:{name} can't be loaded ({first_line(error)}); check its name and the "
             "network, or name the folder of a saved image model."
         ) from error
+
+
+def rebuild_pretrained(facts: Mapping[str, Any]) -> Pretrained:
+    """The network that `Pretrained.facts` describes, with random weights; nothing is downloaded."""
+    transformers = _transformers(facts["network"])
+    settings = dict(facts["config"])
+    config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
+    with _quiet(transformers):
+        model = transformers.AutoModel.from_config(config)
+    if not facts["pools"]:
+        model.pooler = None
+    size, mean, std = (
+        None if value is None else tuple(value) for value in facts["preprocessing"].values()
+    )
+    return Pretrained(model.float().eval(), Preprocessing(size, mean, std), facts["pools"])
+
+
+def _transformers(network: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            f"{network} needs the package transformers: `pip install densekd[hf]`."
+        ) from error
+    return transformers
 
 
 def _wrap(name: str, model: Any, preprocessing: Preprocessing, missing: list[str]) -> Pretrained:

@@ -8,9 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
 
-from densekd.model.images import OnKnownClass
 from densekd.model.model import undo
-from densekd.model.settings import TeachOptions
+from densekd.model.options import OnKnownClass, TeachOptions
 from densekd.ui import markup
 from densekd.ui.session import Session
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.model.model import history
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
 from densekd.model.store import HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor

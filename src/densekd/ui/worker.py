@@ -16,10 +16,10 @@ from densekd.jobs.events import (
     JobWarning,
 )
 from densekd.jobs.local import BackgroundJob
-from densekd.model.request import Plan
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
+from densekd.model.request import Plan, TeachObserver
 from densekd.model.store import Update
-from densekd.model.teach import TeachObserver, teach
+from densekd.model.teach import teach
 from densekd.training.callbacks import TrainingProgress
 
 logger = logging.getLogger(__name__)

@@ -9,10 +9,11 @@ from PIL import Image
 
 from densekd.data.dataset import PixelImages
 from densekd.data.decode import UnreadableImage, centre_crop
-from densekd.model.model import Model, history, undo
+from densekd.model.model import history, undo
+from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
-from densekd.model.settings import TeachOptions
 from densekd.model.teach import teach
+from densekd.model.trained import TrainedModel
 
 from support.photos import TINY, fill, picture
 
@@ -35,7 +36,7 @@ def model(taught: Path, tmp_path: Path) -> Path:
 def test_images_are_read_as_for_training(taught: Path, tmp_path: Path) -> None:
     shown = picture("red", 5, size=30)
     shown.save(tmp_path / "red.png")
-    model = Model.open(taught)
+    model = TrainedModel.open(taught)
     read = model.read([tmp_path / "red.png", shown, np.array(shown)])
     assert (read.dtype, read.shape) == (torch.uint8, (3, 3, 8, 8))
     assert all(torch.equal(each, centre_crop(shown, 8)) for each in read)
@@ -48,13 +49,13 @@ def test_reading_does_not_change_an_image(taught: Path) -> None:
     turned = picture("red", 5, size=30)
     turned.getexif()[0x0112] = 6
     before = np.array(turned)
-    Model.open(taught).read([turned])
+    TrainedModel.open(taught).read([turned])
     assert np.array_equal(np.array(turned), before)
 
 
 def test_inputs_that_are_not_images_are_refused(taught: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no image")
-    model = Model.open(taught)
+    model = TrainedModel.open(taught)
     with pytest.raises(UnreadableImage, match=r"bad\.png' can't be read: not an image"):
         model.read([tmp_path / "bad.png"])
     with pytest.raises(ValueError, match=r"must be uint8 of shape .* not float32"):
@@ -64,7 +65,7 @@ def test_inputs_that_are_not_images_are_refused(taught: Path, tmp_path: Path) ->
 
 
 def test_guesses_are_names_with_probabilities(taught: Path) -> None:
-    model = Model.open(taught)
+    model = TrainedModel.open(taught)
     pixels = model.read([picture(name, 50) for name in ("red", "green", "blue")])
     shares = model.probabilities(pixels)
     assert shares.shape == (3, 3)
@@ -80,7 +81,7 @@ def test_guesses_are_names_with_probabilities(taught: Path) -> None:
 
 
 def test_the_temperature_is_fitted_to_the_test_images(taught: Path) -> None:
-    model = Model.open(taught)
+    model = TrainedModel.open(taught)
     kept = model.test_images()
     assert isinstance(kept.images, PixelImages)
     logits = model.learner.logits(kept.images)
@@ -93,7 +94,7 @@ def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
     options = TeachOptions(image_size=8, network="resnet8", method="icarl", epochs=2)
     for counts in ({"red": 30, "green": 30}, {"blue": 30}):
         teach(tmp_path / "model", fill(tmp_path / "images", counts), options)
-    model = Model.open(tmp_path / "model")
+    model = TrainedModel.open(tmp_path / "model")
     kept = model.test_images()
     assert isinstance(kept.images, PixelImages)
     names = model.learner.predict(kept.images)
@@ -103,18 +104,18 @@ def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
 
 
 def test_earlier_steps_can_be_opened(taught: Path) -> None:
-    assert Model.open(taught).step == 1
-    assert Model.open(taught, 0).classes == ("green", "red")
-    assert len(Model.open(taught, 0).test_images()) == 6
-    assert len(Model.open(taught).test_images()) == 9
+    assert TrainedModel.open(taught).step == 1
+    assert TrainedModel.open(taught, 0).classes == ("green", "red")
+    assert len(TrainedModel.open(taught, 0).test_images()) == 6
+    assert len(TrainedModel.open(taught).test_images()) == 9
     with pytest.raises(ValueError, match=r"has no step 2; its steps are 0 to 1"):
-        Model.open(taught, 2)
+        TrainedModel.open(taught, 2)
 
 
 def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
-    before = Model.open(model, 0).learner.state().tensors
+    before = TrainedModel.open(model, 0).learner.state().tensors
     assert undo(model).step == 0
-    opened = Model.open(model)
+    opened = TrainedModel.open(model)
     assert (opened.step, opened.classes) == (0, ("green", "red"))
     assert all(torch.equal(x, before[k]) for k, x in opened.learner.state().tensors.items())
     with pytest.raises(ValueError, match="was taught only once, so there is nothing to go back to"):
@@ -125,23 +126,23 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
         (1, 0, False),
         (2, 0, True),
     ]
-    assert Model.open(model).classes == ("green", "red", "7")
-    assert len(Model.open(model).test_images()) == 9
+    assert TrainedModel.open(model).classes == ("green", "red", "7")
+    assert len(TrainedModel.open(model).test_images()) == 9
     assert undo(model, 1).current
-    assert Model.open(model).classes == ("green", "red", "blue")
+    assert TrainedModel.open(model).classes == ("green", "red", "blue")
     with pytest.raises(ValueError, match="has no step 7"):
         undo(model, 7)
 
 
 def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
-    for call in (Model.open, history, undo):
+    for call in (TrainedModel.open, history, undo):
         with pytest.raises(ValueError, match=r"There is no model in .*; `densekd learn .* makes"):
             call(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_one_step_is_current(taught: Path) -> None:
-    assert [Model.open(taught, step).entry.current for step in (0, 1)] == [False, True]
+    assert [TrainedModel.open(taught, step).entry.current for step in (0, 1)] == [False, True]
 
 
 def test_files_are_predicted_in_order(taught: Path, tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_files_are_predicted_in_order(taught: Path, tmp_path: Path) -> None:
     picture("red", 0).save(tmp_path / "deeper" / "red.gif")
     files = image_files(tmp_path)
     assert [file.name for file in files] == [*(f"{i:03}.PNG" for i in range(180)), "red.gif"]
-    model = Model.open(taught)
+    model = TrainedModel.open(taught)
     found = list(predict_files(model, files, top=2))
     assert [answer.file for answer in found] == files
     assert [answer.file.name for answer in found if answer.unreadable] == ["090.PNG"]
@@ -177,11 +178,11 @@ def test_predicting_files_restores_the_number_of_threads(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        stream = predict_files(Model.open(taught), files)
+        stream = predict_files(TrainedModel.open(taught), files)
         assert next(stream).guesses[0].name == "green"
         stream.close()
-        assert len(list(predict_files(Model.open(taught), files))) == len(files)
-        assert list(predict_files(Model.open(taught), [])) == []
+        assert len(list(predict_files(TrainedModel.open(taught), files))) == len(files)
+        assert list(predict_files(TrainedModel.open(taught), [])) == []
         with ThreadPoolExecutor(1) as later:
             assert later.submit(torch.get_num_threads).result() == threads
         assert torch.get_num_threads() == threads
@@ -193,7 +194,7 @@ def test_a_damaged_pointer_is_an_error(model: Path) -> None:
     for content in ("", "{}", '{"format": 1, "step": 5, "steps": 2}', '{"format": 2}', "[]"):
         (model / "current.json").write_text(content)
         with pytest.raises(ValueError, match=r"current\.json is damaged; write \{"):
-            Model.open(model)
+            TrainedModel.open(model)
 
 
 @pytest.mark.parametrize("file", ["config.toml", "state.json", "state-*.safetensors"])
@@ -203,11 +204,11 @@ def test_damage_is_detected_and_another_step_can_be_used(file: str, model: Path)
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     with pytest.raises(ValueError, match=r"^Step 1 of .* can't be opened .* `densekd undo .* --to"):
-        Model.open(model)
+        TrainedModel.open(model)
     undo(model, 0)
-    assert Model.open(model).classes == ("green", "red")
+    assert TrainedModel.open(model).classes == ("green", "red")
 
 
 def test_a_transparent_image(taught: Path) -> None:
     clear = Image.new("RGBA", (9, 9), (0, 0, 0, 0))
-    assert (Model.open(taught).read([clear]) == 255).all()
+    assert (TrainedModel.open(taught).read([clear]) == 255).all()

@@ -1,9 +1,9 @@
 import pytest
 
 from densekd.config.schema import Config
+from densekd.model.options import TeachOptions
 from densekd.model.settings import (
     METHOD,
-    TeachOptions,
     update_settings,
     usual_epochs,
     with_schedule,

@@ -11,10 +11,11 @@ import torch
 from filelock import FileLock
 
 from densekd.data.dataset import PixelImages, Split
-from densekd.model.model import Model, history
-from densekd.model.request import Plan
-from densekd.model.settings import TeachOptions
-from densekd.model.teach import TeachObserver, preview, teach
+from densekd.model.model import history
+from densekd.model.options import TeachOptions
+from densekd.model.request import Plan, TeachObserver
+from densekd.model.teach import preview, teach
+from densekd.model.trained import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 from support.photos import TINY, fill, picture
@@ -68,7 +69,7 @@ def model(first: Path, tmp_path: Path) -> Path:
 
 
 def tensors(model: Path) -> dict[str, torch.Tensor]:
-    return Model.open(model).learner.state().tensors
+    return TrainedModel.open(model).learner.state().tensors
 
 
 def same(one: Path, other: Path) -> bool:
@@ -89,7 +90,7 @@ def test_class_names_survive_updates(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "7": 20, "dark blue é": 20})
     update = teach(model, images, options(epochs=15))
     shutil.rmtree(images)
-    opened = Model.open(model)
+    opened = TrainedModel.open(model)
     assert opened.classes == ("green", "red", "7", "blue", "dark blue é")
     assert update.learned == ("7", "blue", "dark blue é")
     assert [each.name for each in update.classes] == list(opened.classes)
@@ -122,7 +123,7 @@ def test_the_result_of_an_update(model: Path, tmp_path: Path) -> None:
 
 def test_accuracy_agrees_with_the_learner(model: Path, tmp_path: Path) -> None:
     update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), TINY)
-    opened = Model.open(model)
+    opened = TrainedModel.open(model)
     kept = opened.test_images()
     names = opened.learner.predict(kept.images)
     truth = [opened.classes[rank] for rank in kept.labels.tolist()]
@@ -135,7 +136,7 @@ def test_accuracy_agrees_with_the_learner(model: Path, tmp_path: Path) -> None:
 
 def test_test_images_are_never_trained_on(model: Path, tmp_path: Path) -> None:
     teach(model, fill(tmp_path / "images", {"blue": 30}), TINY)
-    opened = Model.open(model)
+    opened = TrainedModel.open(model)
     tested, learned = (
         pictures_of(split) for split in (opened.test_images(), opened.learner.memory.exemplars())
     )
@@ -154,7 +155,7 @@ def test_a_known_class_is_refused(model: Path, tmp_path: Path) -> None:
 
 def test_more_images_of_a_known_class_are_replayed(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "red": 60}, first=1000)
-    before = Model.open(model).learner.memory
+    before = TrainedModel.open(model).learner.memory
     update = teach(model, images, options(known="replay"))
     assert (update.learned, update.replayed, update.images) == (("blue",), ("red",), 17 + 51)
     assert {each.name: each.tested for each in update.classes} == {
@@ -162,7 +163,7 @@ def test_more_images_of_a_known_class_are_replayed(model: Path, tmp_path: Path) 
         "red": 3 + 9,
         "blue": 3,
     }
-    after = Model.open(model).learner.memory
+    after = TrainedModel.open(model).learner.memory
     assert len(after) == 3 * 4
     reds = [pictures_of(memory.exemplars(), label=1) for memory in (before, after)]
     # Of 4 + 51 candidates, hardly an old one.
@@ -194,7 +195,7 @@ def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) ->
     update = teach(model, fill(images, {"7": 1}), options(epochs=40))
     assert update.before is not None
     assert update.before.old == update.after.old == 1.0
-    opened = Model.open(model)
+    opened = TrainedModel.open(model)
     assert [guess[0].name for guess in opened.predict([picture("7", n) for n in range(5)])] == (
         ["7"] * 5
     )
@@ -203,7 +204,7 @@ def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) ->
 def test_every_update_may_have_a_single_class(tmp_path: Path) -> None:
     teach(tmp_path / "model", fill(tmp_path / "images", {"red": 1}), options(epochs=1))
     teach(tmp_path / "model", fill(tmp_path / "images", {"blue": 6}), options(epochs=1))
-    assert Model.open(tmp_path / "model").classes == ("red", "blue")
+    assert TrainedModel.open(tmp_path / "model").classes == ("red", "blue")
 
 
 def test_a_repeated_update_does_nothing(model: Path, tmp_path: Path) -> None:
@@ -228,7 +229,7 @@ def test_a_stopped_update_continues(model: Path, tmp_path: Path) -> None:
         with pytest.raises(Stopped):
             teach(model, images, TINY, Recorder(batches=2))
         assert len(history(model)) == 1
-        assert Model.open(model).classes == ("green", "red")
+        assert TrainedModel.open(model).classes == ("green", "red")
     rest = Recorder()
     teach(model, images, TINY, rest)
     assert [plan.resumed for plan in undisturbed.plans + rest.plans] == [False, True]
@@ -243,7 +244,7 @@ def test_another_update_does_not_continue_a_stopped_one(model: Path, tmp_path: P
     told = Recorder()
     teach(model, fill(tmp_path / "images", {"7": 40}), TINY, told)
     assert [plan.resumed for plan in told.plans] == [False]
-    assert Model.open(model).classes == ("green", "red", "7")
+    assert TrainedModel.open(model).classes == ("green", "red", "7")
 
 
 def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ def test_a_short_update_does_not_change_later_schedules(tmp_path: Path) -> None:
     phases = [dict(plan.phases) for plan in told.plans]
     assert [each["train"] for each in phases] == [1, 1, 16]
     assert [each.get("finetune") for each in phases] == [None, 5, 5]
-    assert Model.open(model).config.training.increment.epochs == 160
+    assert TrainedModel.open(model).config.training.increment.epochs == 160
 
 
 @pytest.mark.parametrize("name", [".current.json.ab12.tmp", ".DS_Store"])
@@ -315,7 +316,7 @@ def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
     model.mkdir()
     (model / name).write_text("{")
     teach(model, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
-    assert Model.open(model).classes == ("green", "red")
+    assert TrainedModel.open(model).classes == ("green", "red")
 
 
 def test_a_continued_update_keeps_its_budget(model: Path, tmp_path: Path) -> None:
@@ -343,7 +344,7 @@ def test_a_locked_model_is_not_changed(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6})
     with FileLock(model / "lock"), pytest.raises(ValueError, match="Another process is changing"):
         teach(model, images, TINY)
-    assert Model.open(model).classes == ("green", "red")
+    assert TrainedModel.open(model).classes == ("green", "red")
 
 
 def test_a_change_while_images_are_read_is_an_error(model: Path, tmp_path: Path) -> None:
@@ -386,7 +387,7 @@ def test_a_nearly_known_class_name_is_warned_of(
     (images / "red").rename(images / "Red")
     teach(model, images, options(epochs=1))
     assert "The new class 'Red' and the known 'red' differ only by case or encoding" in caplog.text
-    assert Model.open(model).classes == ("green", "red", "Red")
+    assert TrainedModel.open(model).classes == ("green", "red", "Red")
 
 
 def test_a_clean_folder_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -396,7 +397,7 @@ def test_a_clean_folder_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_later_updates_use_the_first_normalisation(model: Path, tmp_path: Path) -> None:
-    before = Model.open(model).facts["mean"]
+    before = TrainedModel.open(model).facts["mean"]
     teach(model, fill(tmp_path / "images", {"7": 30}), TINY)
-    assert Model.open(model).facts["mean"] == before
+    assert TrainedModel.open(model).facts["mean"] == before
     assert not np.allclose(before, [0.9, 0.9, 0.9], atol=0.1)

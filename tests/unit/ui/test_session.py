@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
 from densekd.ui.session import Session
 
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from densekd.jobs.events import JobChannel, JobEvent, JobProgress
+from densekd.model.options import TeachOptions
 from densekd.model.request import Plan
-from densekd.model.settings import TeachOptions
 from densekd.training.callbacks import TrainingProgress
 from densekd.ui.worker import UpdateInput, UpdateJob, UpdateReporter
 

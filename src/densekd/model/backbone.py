@@ -1,0 +1,79 @@
+"""The pretrained network of a model: it turns photos into features and is kept with the model."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD
+from densekd.nn.network import Backbone, Preprocessing, own_statistics
+from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
+from densekd.training.checkpoint import State, load_state, save_state
+
+_SIZE = 224  # of networks that don't say which they were trained on
+# On a processor, the activations of a larger batch leave its cache.
+_BATCH, _BATCH_ON_CUDA = 8, 64
+
+
+class FrozenBackbone(nn.Module):
+    """A pretrained network in evaluation mode, with the size and normalisation it was trained on.
+
+    Args:
+        network: its name, such as ``lite0``.
+        backbone: the network itself.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: str, backbone: Backbone) -> None:
+        super().__init__()
+        assert isinstance(backbone, nn.Module)
+        self.network, self.width = network, backbone.width
+        size: tuple[int, int] | None = getattr(backbone, "preprocessing", Preprocessing()).size
+        self.size = _SIZE if size is None else size[0]
+        mean, std = own_statistics(backbone) or (IMAGENET_MEAN, IMAGENET_STD)
+        self.backbone = backbone
+        for name, values in (("mean", mean), ("std", std)):
+            scaled = 255 * torch.tensor(values).view(1, 3, 1, 1)
+            self.register_buffer(name, scaled, persistent=False)
+        self.eval().requires_grad_(False)
+        # Channels last is faster for convolutions on a processor, too.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Pixels uint8 ``[n, 3, size, size]`` to features ``[n, width]`` of length 1."""
+        images = (pixels.float() - self.mean) / self.std
+        features: Tensor = self.backbone(images).pooled
+        return torch.nn.functional.normalize(features.float(), dim=1)
+
+    @torch.inference_mode()
+    def features(self, pixels: Tensor) -> Tensor:
+        """`forward` in batches of the best size, on the best device; the result is on the CPU."""
+        device = self.mean.device
+        batch = _BATCH_ON_CUDA if device.type == "cuda" else _BATCH
+        parts = [
+            self(part.to(device, memory_format=torch.channels_last)).cpu()
+            for part in pixels.split(batch)
+        ]
+        return torch.cat(parts) if len(pixels) else torch.empty(0, self.width)
+
+    def save(self, path: Path) -> None:
+        """Save everything that `load` needs, so that a model never depends on a download."""
+        facts = describe_backbone(self.network, self.backbone)
+        save_state(path, State(facts, self.backbone.state_dict()))
+
+
+def pretrained_backbone(network: str) -> FrozenBackbone:
+    """The pretrained network of that name; raises ValueError if it has no pretrained weights."""
+    return FrozenBackbone(network, make_backbone(network))
+
+
+def load_backbone(path: Path) -> FrozenBackbone:
+    """Load what `FrozenBackbone.save` saved, without any download."""
+    facts, tensors = load_state(path)
+    backbone = rebuild_backbone(facts)
+    assert isinstance(backbone, nn.Module)
+    backbone.load_state_dict(tensors)
+    return FrozenBackbone(facts["network"], backbone)

@@ -1,0 +1,131 @@
+"""A model on a frozen pretrained backbone: only the linear head is fitted, to kept features."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from densekd.data.dataset import PixelImages, Split
+from densekd.data.decode import centre_crop, in_threads, open_rgb
+from densekd.model.backbone import FrozenBackbone, load_backbone
+from densekd.model.head import LinearHead
+from densekd.model.model import Model, Outputs
+from densekd.model.photos import Photos, join_photos, load_photos
+from densekd.model.store import FROZEN, Store
+from densekd.training.checkpoint import State, load_state, save_state
+
+
+class FrozenModel(Model):
+    """A backbone, a head for the classes so far, and the features of every photo it was taught.
+
+    Its state has the label of each photo, so that classes can be renamed, merged and forgotten
+    without touching the features, which lie with the steps that added them.
+    """
+
+    resample = Image.Resampling.BICUBIC  # as the backbones were trained
+
+    def __init__(
+        self,
+        folder: Path,
+        step: int,
+        facts: dict[str, Any],
+        tensors: dict[str, Tensor],
+        backbone: FrozenBackbone,
+    ) -> None:
+        super().__init__(folder, step, facts)
+        self.backbone, self.tensors = backbone, tensors
+        self.image_size, self.network = backbone.size, backbone.network
+        self.method, self.classes = FROZEN, tuple(facts["classes"])
+        # Fitted to all photos, and only to those that aren't held out.
+        self.head, self.tested_head = (
+            LinearHead(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+            for name in ("head", "tested_head")
+        )
+        self.labels = tensors["labels"]  # of all photos; -1 for those that were removed
+
+    @classmethod
+    def read_from(cls, folder: Path, step: int, place: Path) -> Self:
+        """Read what `write_frozen_state` wrote to ``place``, also before it is committed."""
+        facts, tensors = load_state(place / "state")
+        origin = facts["backbone"]
+        at = place if origin == step else Store(folder).path(origin)
+        return cls(folder, step, facts, tensors, load_backbone(at / "backbone"))
+
+    def outputs(self, pixels: Tensor) -> Outputs:
+        """Scores of images, and whether they look like anything that was taught."""
+        scores = self.head.scores(self.backbone.features(pixels))
+        return Outputs(scores, torch.ones(len(scores), dtype=torch.bool))
+
+    @cached_property
+    def photos(self) -> Photos:
+        """All photos of the steps that this one is made of, also those that were removed."""
+        store = Store(self.folder)
+        return join_photos([load_photos(store.path(s) / "photos") for s in self.facts["photos"]])
+
+    def test_images(self) -> Split:
+        """The held-out images of all classes, on which accuracy is measured."""
+        tested = (self.photos.test & (self.labels >= 0)).nonzero().flatten()
+        return Split(PixelImages(self._pixels(tested)), self.labels[tested])
+
+    def stored_images(self) -> Tensor:
+        """The images that are kept."""
+        return self._pixels((self.photos.kept & (self.labels >= 0)).nonzero().flatten())
+
+    def training_counts(self) -> list[int]:
+        """The number of photos of each class that it learned from, without those held out."""
+        used = self.labels[~self.photos.test & (self.labels >= 0)]
+        return torch.bincount(used, minlength=len(self.classes)).tolist()
+
+    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+        """Backbone and head with all that is around them."""
+        return _Pipeline(self.backbone, self.head, self.temperature).eval(), self.probabilities
+
+    def parameters(self) -> int:
+        """The number of parameters of backbone and head."""
+        own = sum(parameter.numel() for parameter in self.backbone.parameters())
+        return own + self.head.weight.numel() + self.head.bias.numel()
+
+    def crops(self, jpegs: Sequence[bytes]) -> Tensor:
+        """The crops of kept images, uint8 ``[n, 3, H, W]``."""
+        size = self.image_size
+        crops = [*in_threads(lambda jpeg: centre_crop(open_rgb(jpeg), size, self.resample), jpegs)]
+        return torch.stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
+
+    def _pixels(self, places: Tensor) -> Tensor:
+        return self.crops([self.photos.jpegs[place] for place in places.tolist()])
+
+
+class _Pipeline(nn.Module):
+    """Everything from pixels to probabilities."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, backbone: FrozenBackbone, head: LinearHead, temperature: float) -> None:
+        super().__init__()
+        self.backbone, self.temperature = copy.deepcopy(backbone).cpu(), temperature
+        self.register_buffer("weight", head.weight)
+        self.register_buffer("bias", head.bias)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 ``[n, 3, H, W]`` to probabilities and scores, both ``[n, classes]``."""
+        values = LinearHead(self.weight, self.bias).scores(self.backbone(pixels))
+        return (values / self.temperature).softmax(1), values
+
+
+def write_frozen_state(
+    place: Path, facts: dict[str, Any], labels: Tensor, heads: tuple[LinearHead, LinearHead]
+) -> None:
+    """Write a state to the folder ``place``; `FrozenModel.read_from` reads it.
+
+    ``heads`` are the one fitted to all photos, and the one fitted without those held out.
+    """
+    tensors = {"labels": labels}
+    for name, head in zip(("head", "tested_head"), heads, strict=True):
+        tensors |= {f"{name}.weight": head.weight, f"{name}.bias": head.bias}
+    save_state(place / "state", State({"kind": FROZEN, **facts}, tensors))

@@ -1,0 +1,345 @@
+"""An update of a model on a frozen backbone: features of the new photos, and a new head."""
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from densekd.config.settings_tree import digest
+from densekd.data.dataset import OnProgress
+from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb
+from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
+from densekd.data.memory import herding
+from densekd.files import write_json
+from densekd.model.backbone import FrozenBackbone, pretrained_backbone
+from densekd.model.frozen import FrozenModel
+from densekd.model.frozen_update import FrozenUpdate
+from densekd.model.images import divide, find_update_images
+from densekd.model.options import TeachOptions
+from densekd.model.parallel import map_batches
+from densekd.model.photos import Photos, hash_rows, small_jpeg
+from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
+from densekd.model.store import FROZEN, Store, Update
+from densekd.training.callbacks import Stopped, stoppable
+from densekd.training.checkpoint import Checkpoints, State
+
+DEFAULT_NETWORK = "lite0"
+# Images kept of each class besides those to test on: enough to fine-tune, or to change the
+# backbone.
+_KEPT = 50
+_SEED = 0  # of the draw of photos to test on
+# Photos that are computed together, and groups that a thread computes before it reports.
+_GROUP, _GROUPS = 8, 2
+_SAVE_SECONDS = 10.0
+_TIMED = 32  # photos
+# Of a budget; the rest is for fitting, testing and saving.
+_BUDGET_SHARE = 0.9
+
+logger = logging.getLogger(__name__)
+
+
+class PhotoFile(NamedTuple):
+    """A photo to be learned."""
+
+    file: Path
+    name: str  # its class
+    part: str  # of the folder
+    test: bool  # whether it is held out
+    hash: bytes  # SHA-256 of the file
+
+
+@dataclass(frozen=True)
+class FrozenRequest(UpdateRequest):
+    """An update that computes features of new photos and refits the head to all features."""
+
+    source: Path
+    model: FrozenModel | None
+    files: tuple[PhotoFile, ...]
+
+    @classmethod
+    def read(
+        cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Self:
+        """Find and hash the photos; their pixels are read when the update is carried out."""
+        check_places(folder, source)
+        store = Store(folder)
+        pointer = store.pointer()
+        model = None if pointer is None else FrozenModel.open(folder)
+        if model is not None:
+            _check_options(model, options)
+        known = () if model is None else model.classes
+        found = find_update_images(source, known, options.known)
+        warn_left_out(found.left_out)
+        files = _hashed(found.items())
+        new = _without_copies(files, model)
+        if not new:
+            raise ValueError(f"{source} has no photo that the model wasn't taught before.")
+        return cls(store, pointer, options, _digest(files, options), source, model, new)
+
+    @staticmethod
+    def repeated(
+        folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Update | None:
+        """The model's last update, if it had the same photos and options."""
+        store = Store(folder)
+        pointer = store.pointer()
+        if pointer is None:
+            return None
+        asked = store.facts(pointer.step)["asked"]
+        same = asked == _digest(_hashed(find_images(source).items()), options)
+        return store.entry(pointer.step, pointer).update if same else None
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The classes that the model knows."""
+        return () if self.model is None else self.model.classes
+
+    @cached_property
+    def backbone(self) -> FrozenBackbone:
+        """The model's backbone, or that of a new model."""
+        if self.model is not None:
+            return self.model.backbone
+        return pretrained_backbone(self.options.network or DEFAULT_NETWORK)
+
+    def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
+        """The plan with the time that computing the features takes."""
+        observer.doing("measuring")
+        seconds = self._seconds_per_photo(observer) * len(self.files)
+        return replace(self.plan(self.files), seconds=seconds)
+
+    def plan(self, files: Sequence[PhotoFile], *, resumed: bool = False) -> Plan:
+        """The plan of learning from these photos."""
+        train = Counter(photo.name for photo in files if not photo.test)
+        return Plan(
+            self.step,
+            0 if self.model is None else len(self.model.facts["photos"]),
+            {name: count for name, count in train.items() if name not in self.known},
+            {name: count for name, count in train.items() if name in self.known},
+            dict(Counter(photo.name for photo in files if photo.test)),
+            self.backbone.size,
+            self.backbone.network,
+            FROZEN,
+            (),
+            None,
+            resumed,
+        )
+
+    def carry_out(self, observer: TeachObserver, began: float) -> Update:
+        """Compute features, fit the head, test, save, verify and commit."""
+        pending = self.store.folder / "pending" / digest([self.digest, self.parent])
+        chosen = self._within_budget(pending, observer, began)
+        checkpoints = Checkpoints(pending / "features", keep=1)
+        observer.planned(self.plan(chosen, resumed=checkpoints.newest() is not None))
+        files, features = self._features(chosen, checkpoints, observer)
+        observer.doing("fitting")
+        names = [photo.name for photo in files]
+        learned = tuple(sorted(set(names) - set(self.known)))
+        classes = (*self.known, *learned)
+        ranks = torch.tensor([classes.index(name) for name in names])
+        earlier = [] if self.model is None else [self.model.labels]
+        update = FrozenUpdate(
+            self.store,
+            self.step,
+            self.model,
+            self.backbone,
+            classes,
+            torch.cat([*earlier, ranks]),
+            self._photos(files, features, ranks),
+            self.digest,
+            learned,
+            tuple(name for name in self.known if name in set(names)),
+        )
+        return update.commit(pending / "state", began)
+
+    def _features(
+        self, files: Sequence[PhotoFile], checkpoints: Checkpoints, observer: TeachObserver
+    ) -> tuple[list[PhotoFile], Tensor]:
+        """The photos that can be read, and their features; saved now and then."""
+        saved = checkpoints.newest() or State({"unreadable": []}, {})
+        rows: list[Tensor] = list(saved.tensors.get("features", torch.empty(0)))
+        unreadable: list[tuple[int, str]] = [(at, why) for at, why in saved.facts["unreadable"]]
+        done, last = len(rows) + len(unreadable), time.monotonic()
+        progress = stoppable(observer.reading, observer)
+        # Always the same groups, so that a resumed update ends with the same bits.
+        groups = [files[i : i + _GROUP] for i in range(done, len(files), _GROUP)]
+        try:
+            for group in map_batches(self._computed, groups, _GROUPS):
+                for place, result in enumerate(group, done):
+                    if isinstance(result, str):
+                        unreadable.append((place, result))
+                    else:
+                        rows.append(result)
+                done += len(group)
+                progress(done, len(files))
+                if time.monotonic() - last > _SAVE_SECONDS:
+                    checkpoints.save(done, _features_state(rows, unreadable))
+                    last = time.monotonic()
+        except Stopped:
+            checkpoints.save(done, _features_state(rows, unreadable))
+            raise
+        warn_left_out([(files[place].file, why) for place, why in unreadable])
+        bad = dict(unreadable)
+        readable = [photo for place, photo in enumerate(files) if place not in bad]
+        counts = {
+            part: Counter(photo.name for photo in readable if photo.part == part)
+            for part in {photo.part for photo in files}
+        }
+        check_usable(self.source, counts)
+        return readable, torch.stack(rows)
+
+    def _computed(self, groups: Sequence[Sequence[PhotoFile]]) -> list[list[Tensor | str]]:
+        """The features of each photo in half precision, or why it can't be read."""
+        size, found = self.backbone.size, []
+        for group in groups:
+            read = [_crop_or_reason(photo.file, size) for photo in group]
+            pixels = [each for each in read if isinstance(each, Tensor)]
+            rows = self.backbone.features(torch.stack(pixels)).half() if pixels else torch.empty(0)
+            own = iter(rows)
+            found.append([each if isinstance(each, str) else next(own) for each in read])
+        return found
+
+    def _photos(self, files: Sequence[PhotoFile], features: Tensor, ranks: Tensor) -> Photos:
+        """The photos of this update, with the images of some."""
+        test = torch.tensor([photo.test for photo in files])
+        kept = test.clone()
+        earlier = torch.zeros(0, dtype=torch.int64)
+        if self.model is not None:
+            photos = self.model.photos
+            earlier = self.model.labels[photos.kept & ~photos.test]
+        for rank in ranks.unique().tolist():
+            own = ((ranks == rank) & ~test).nonzero().flatten()
+            room = _KEPT - int((earlier == rank).sum())
+            if len(own) and room > 0:
+                kept[own[herding([features[own].float()], room)[0]]] = True
+        shorter = round(self.backbone.size * 256 / 224)
+        encode = [photo.file if keep else None for photo, keep in zip(files, kept, strict=True)]
+        jpegs = in_threads(lambda f: b"" if f is None else small_jpeg(f, shorter), encode)
+        return Photos(hash_rows([photo.hash for photo in files]), features, test, tuple(jpegs))
+
+    def _seconds_per_photo(self, observer: TeachObserver) -> float:
+        groups = [
+            self.files[i : i + _GROUP] for i in range(0, min(_TIMED, len(self.files)), _GROUP)
+        ]
+        for timed in (groups[:1], groups):  # the first one warms up
+            began, done = time.monotonic(), 0
+            for group in map_batches(self._computed, timed, 1):
+                done += len(group)
+                if observer.stop():
+                    raise Stopped
+        return (time.monotonic() - began) / done
+
+    def _within_budget(
+        self, pending: Path, observer: TeachObserver, began: float
+    ) -> tuple[PhotoFile, ...]:
+        """The photos, or as many of each class as can be learned within the budget."""
+        if self.options.budget is None:
+            return self.files
+        file = pending / "budget.json"
+        if not file.exists():
+            observer.doing("measuring")
+            each = self._seconds_per_photo(observer)
+            left = _BUDGET_SHARE * 60 * self.options.budget - (time.monotonic() - began)
+            write_json(file, {"photos": max(0, int(left / each))})
+        chosen = _first_of_each(self.files, json.loads(file.read_bytes())["photos"])
+        if len(chosen) < len(self.files):
+            logger.warning(
+                "The budget of %g minutes is enough for %d of the %d photos; the rest is left out.",
+                *(self.options.budget, len(chosen), len(self.files)),
+            )
+        return chosen
+
+
+def _features_state(rows: Sequence[Tensor], unreadable: Sequence[tuple[int, str]]) -> State:
+    tensors = {"features": torch.stack(list(rows))} if rows else {}
+    return State({"unreadable": unreadable}, tensors)
+
+
+def _first_of_each(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ...]:
+    """The first photos of each class, as many as make up ``most`` in all, but at least one."""
+    seen, ranks = Counter[str](), []
+    for photo in files:
+        ranks.append(seen[photo.name])
+        seen[photo.name] += 1
+    last = 0
+    while last < max(ranks) and sum(rank <= last + 1 for rank in ranks) <= most:
+        last += 1
+    return tuple(photo for photo, rank in zip(files, ranks, strict=True) if rank <= last)
+
+
+def _check_options(model: FrozenModel, options: TeachOptions) -> None:
+    if options.network not in (None, model.network):
+        raise ValueError(
+            f"The model's network is {model.network} and can't become {options.network}; leave it "
+            "out, or teach a new model."
+        )
+    if options.trains:
+        raise ValueError(
+            f"The features of {model.folder} are frozen, so it has no method, epochs, image size "
+            "or training settings to choose; leave them out, or teach a new model."
+        )
+
+
+def _hashed(items: Sequence[ImageItem]) -> list[PhotoFile]:
+    """The files with their hashes, divided into those to train and to test on."""
+    train, test = divide([item.label for item in items], [item.part for item in items], _SEED)
+    hashes = in_threads(lambda item: _hash(item.file), items)
+    return [
+        PhotoFile(item.file, item.label, item.part, held_out, hashed)
+        for item, hashed, used, held_out in zip(
+            items, hashes, (train | test).tolist(), test.tolist(), strict=True
+        )
+        if used
+    ]
+
+
+def _hash(file: Path) -> bytes:
+    try:
+        return sha256(file.read_bytes()).digest()
+    except OSError as error:  # reported when its pixels are read
+        return sha256(f"{file}: {error}".encode(errors="backslashreplace")).digest()
+
+
+def _without_copies(files: Sequence[PhotoFile], model: FrozenModel | None) -> tuple[PhotoFile, ...]:
+    """The photos that the model doesn't have yet, each once."""
+    seen: set[tuple[str, bytes]] = set()
+    if model is not None:
+        rows = zip(model.photos.hashes.numpy(), model.labels.tolist(), strict=True)
+        seen = {(model.classes[rank], row.tobytes()) for row, rank in rows if rank >= 0}
+    before, new = {*seen}, []
+    for photo in files:
+        if (photo.name, photo.hash) not in seen:
+            seen.add((photo.name, photo.hash))
+            new.append(photo)
+    if len(new) < len(files):
+        logger.warning(
+            "%d photos are copies of others; each is learned once.", len(files) - len(new)
+        )
+    classes = Counter(hashed for _, hashed in seen - before)
+    shared = [photo for photo in new if classes[photo.hash] > 1]
+    if shared:
+        logger.warning(
+            "%d photos are in more than one class, such as %s; keep each in one.",
+            *(len(shared), shared[0].file),
+        )
+    return tuple(new)
+
+
+def _digest(files: Sequence[PhotoFile], options: TeachOptions) -> str:
+    photos = [[photo.name, photo.test, photo.hash.hex()] for photo in files]
+    return digest([photos, asdict(options)])
+
+
+def _crop_or_reason(file: Path, size: int) -> Tensor | str:
+    try:
+        return centre_crop(open_rgb(file, size), size, FrozenModel.resample)
+    except UnreadableImage as error:
+        return str(error)

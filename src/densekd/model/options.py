@@ -1,0 +1,41 @@
+"""What a user may choose for an update."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from densekd.nn.registry import is_pretrained
+
+# What to do with folders named like a known class.
+OnKnownClass = Literal["refuse", "replay", "add"]
+
+
+@dataclass(frozen=True)
+class TeachOptions:
+    """The user's choices for an update; the rest is chosen to suit the images.
+
+    The digest of these fields identifies an update on disk, so don't rename them.
+    """
+
+    image_size: int | None = None  # the first three are for a new model only
+    network: str | None = None
+    method: str | None = None
+    epochs: int | None = None
+    budget: float | None = None  # minutes for the whole update, instead of epochs
+    known: OnKnownClass = "refuse"  # what to do with folders named like a known class
+    overrides: tuple[str, ...] = ()  # such as training.increment.lr=0.05
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.budget is not None:
+            raise ValueError("Give either epochs or a budget, not both.")
+        for name, value in (("epochs", self.epochs), ("image size", self.image_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"The {name} must be at least 1, not {value}.")
+        if self.budget is not None and not 0 < self.budget < float("inf"):
+            raise ValueError(f"The budget must be a number of minutes above 0, not {self.budget}.")
+
+    @property
+    def trains(self) -> bool:
+        """Whether they ask for a network that is trained, instead of a frozen pretrained one."""
+        own_network = self.network is not None and not is_pretrained(self.network)
+        settings = (self.method, self.image_size, self.epochs, *self.overrides)
+        return own_network or any(setting is not None for setting in settings)

@@ -1,0 +1,90 @@
+"""The photos that a model was taught: their features, and the images of some of them."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from densekd.data.decode import open_rgb
+from densekd.training.checkpoint import State, load_state, save_state
+
+_HASH = 32  # bytes of a SHA-256
+_QUALITY = 92  # of JPEG: no difference that a network would see
+_LONGEST = 2  # times the shorter side; the rest of a panorama is cut off
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Photos in the order in which they were taught."""
+
+    hashes: Tensor  # SHA-256 of each file, uint8 [n, 32]
+    features: Tensor  # half precision [n, D], of length 1
+    test: Tensor  # whether each is held out for testing, bool [n]
+    jpegs: tuple[bytes, ...]  # the image, made smaller; empty if it isn't kept
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def kept(self) -> Tensor:
+        """Whether each photo's image is kept, bool ``[n]``."""
+        return torch.tensor([bool(jpeg) for jpeg in self.jpegs], dtype=torch.bool)
+
+    def take(self, places: Tensor) -> "Photos":
+        """The photos at these places."""
+        jpegs = tuple(self.jpegs[place] for place in places.tolist())
+        return Photos(self.hashes[places], self.features[places], self.test[places], jpegs)
+
+    def save(self, path: Path) -> None:
+        """Save them; `load_photos` loads them."""
+        tensors = {
+            "hashes": self.hashes,
+            "features": self.features,
+            "test": self.test,
+            "jpegs": torch.from_numpy(np.frombuffer(b"".join(self.jpegs), np.uint8).copy()),
+            "sizes": torch.tensor([len(jpeg) for jpeg in self.jpegs], dtype=torch.int64),
+        }
+        save_state(path, State({}, tensors))
+
+
+def load_photos(path: Path) -> Photos:
+    """Load what `Photos.save` saved."""
+    tensors = load_state(path).tensors
+    content, start, jpegs = tensors["jpegs"].numpy().tobytes(), 0, []
+    for size in tensors["sizes"].tolist():
+        jpegs.append(content[start : start + size])
+        start += size
+    return Photos(tensors["hashes"], tensors["features"], tensors["test"], tuple(jpegs))
+
+
+def join_photos(parts: Sequence[Photos]) -> Photos:
+    """All photos, part by part."""
+    hashes, features, test = (
+        torch.cat([getattr(part, name) for part in parts])
+        for name in ("hashes", "features", "test")
+    )
+    return Photos(hashes, features, test, tuple(jpeg for part in parts for jpeg in part.jpegs))
+
+
+def hash_rows(hashes: Sequence[bytes]) -> Tensor:
+    """SHA-256 digests as rows of a tensor."""
+    return torch.frombuffer(bytearray(b"".join(hashes)), dtype=torch.uint8).view(-1, _HASH)
+
+
+def small_jpeg(file: Path, shorter: int) -> bytes:
+    """Encode an image whose shorter side is at most ``shorter`` pixels, without its metadata."""
+    image = open_rgb(file)
+    longest = _LONGEST * min(image.size)
+    left, top = (max(0, (side - longest) // 2) for side in image.size)
+    image = image.crop((left, top, image.width - left, image.height - top))
+    shrink = min(1.0, shorter / min(image.size))
+    size = tuple(max(1, round(side * shrink)) for side in image.size)
+    out = io.BytesIO()
+    image = image.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+    image.save(out, "JPEG", quality=_QUALITY, subsampling=0)
+    return out.getvalue()

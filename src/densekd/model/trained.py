@@ -1,0 +1,144 @@
+"""A model whose whole network is trained, by one of the methods of `densekd.methods`."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from densekd.config.schema import Config, as_toml, resolve
+from densekd.config.settings_tree import read_toml
+from densekd.data.dataset import PixelImages, Split, join_splits
+from densekd.files import write_atomically
+from densekd.model.model import Model, Outputs
+from densekd.model.store import Store
+from densekd.runs.build import make_engine, make_learner
+from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
+from densekd.training.engine import Engine
+from densekd.training.inference import cosines
+from densekd.training.learner import Learner
+
+
+class TrainedModel(Model):
+    """A model with a learner, which can learn more by the method it was made with."""
+
+    def __init__(
+        self, folder: Path, step: int, facts: dict[str, Any], config: Config, learner: Learner
+    ) -> None:
+        super().__init__(folder, step, facts)
+        self.config, self.learner = config, learner
+        assert config.data.image_size is not None
+        self.image_size, self.network = config.data.image_size, config.network
+        self.method, self.classes = learner.method.name, learner.classes
+
+    @classmethod
+    def read_from(cls, folder: Path, step: int, place: Path) -> Self:
+        """Read a state that `write_state` wrote to ``place``, also before it is committed."""
+        facts, tensors = load_state(place / "state")
+        file = place / "config.toml"
+        if sha256(file.read_bytes()).hexdigest() != facts["config"]:
+            raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
+        config = resolve(read_toml(file))
+        learner = make_learner(config, (facts["mean"], facts["std"]), make_engine(config))
+        learner.load_state(State(facts["learner"], tensors))
+        learner.network.eval()
+        return cls(folder, step, facts, config, learner)
+
+    def outputs(self, pixels: Tensor) -> Outputs:
+        """Scores of images; whether they are known isn't found out, so all of them are."""
+        scores = self.learner.scores(PixelImages(pixels), self.means).cpu()
+        return Outputs(scores, torch.ones(len(scores), dtype=torch.bool))
+
+    def prepare(self) -> None:
+        """Compute the class means, if the method predicts by them."""
+        _ = self.means
+
+    @cached_property
+    def means(self) -> Tensor | None:
+        """The class means ``[classes, D]``, if the method predicts by nearest mean."""
+        return self.learner.prediction_means()
+
+    def test_images(self) -> Split:
+        """The held-out images of all classes, on which accuracy is measured."""
+        store = Store(self.folder)
+        steps = (load_state(store.path(step) / "kept") for step in store.ancestors(self.step))
+        parts = [Split(PixelImages(s.tensors["pixels"]), s.tensors["labels"]) for s in steps]
+        return join_splits(parts[::-1])
+
+    def stored_images(self) -> Tensor:
+        """The test images and the exemplars."""
+        stored = [self.test_images().images]
+        if len(self.learner.memory):
+            stored.append(self.learner.memory.exemplars().images)
+        pixels = [images.pixels for images in stored if isinstance(images, PixelImages)]
+        return torch.cat(pixels)
+
+    def training_counts(self) -> list[int]:
+        """The number of exemplars of each class."""
+        labels = self.learner.memory.exemplars().labels
+        return torch.bincount(labels, minlength=len(self.classes)).tolist()
+
+    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+        """The network with its normalisation, in 32 bits on the CPU."""
+        learner = _float32_copy(self.learner)
+        means = learner.prediction_means()
+
+        def probabilities(pixels: Tensor) -> Tensor:
+            return (learner.scores(PixelImages(pixels), means) / self.temperature).softmax(1)
+
+        return _Pipeline(learner, means, self.temperature).eval(), probabilities
+
+    def parameters(self) -> int:
+        """The number of the network's parameters."""
+        return sum(parameter.numel() for parameter in self.learner.network.parameters())
+
+
+class _Pipeline(nn.Module):
+    """Everything from pixels to probabilities; ``means`` if it predicts by nearest mean."""
+
+    means: Tensor | None
+
+    def __init__(self, learner: Learner, means: Tensor | None, temperature: float) -> None:
+        super().__init__()
+        self.augment = learner.settings.augment
+        self.network = learner.network
+        self.register_buffer("means", means)
+        self.temperature = temperature
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """uint8 ``[n, 3, H, W]`` to probabilities and scores, both ``[n, classes]``."""
+        out = self.network(self.augment.normalise(pixels))
+        values = out.logits if self.means is None else cosines(out.features, self.means)
+        return (values / self.temperature).softmax(1), values
+
+
+def _float32_copy(learner: Learner) -> Learner:
+    """A copy on the CPU that computes in 32 bits, whatever precision the model is trained in."""
+    copied = copy.copy(learner)
+    engine = Engine("cpu", precision="32")
+    augment = copy.deepcopy(learner.settings.augment).cpu()
+    copied.settings = replace(learner.settings, engine=engine, augment=augment)
+    copied.network = copy.deepcopy(learner.network).cpu()
+    return copied
+
+
+def write_state(
+    place: Path, learner: Learner, config: Config, facts: dict[str, Any], test: Split
+) -> None:
+    """Write a state to the folder ``place``; `TrainedModel.read_from` reads it.
+
+    ``test`` has the test images that this step adds to those of its ancestors.
+    """
+    text = as_toml(config)
+    write_atomically(place / "config.toml", text)
+    save_state(place / "kept", State({}, {**test.images.state(), "labels": test.labels}))
+    state = learner.state()
+    seal = sha256(text.encode()).hexdigest()
+    save_state(
+        place / "state", State({**facts, "learner": state.facts, "config": seal}, state.tensors)
+    )

@@ -1,0 +1,310 @@
+"""An update that trains a network: its images, settings, schedule, and how it is carried out."""
+
+import logging
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from densekd.config.schema import Config, as_toml, resolve
+from densekd.config.settings_tree import digest, read_toml
+from densekd.data.dataset import (
+    OnProgress,
+    PixelImages,
+    Split,
+    channel_statistics,
+    fingerprint,
+    join_splits,
+)
+from densekd.data.folder import find_images
+from densekd.data.scenario import Task
+from densekd.data.stratify import oversampling_counts
+from densekd.files import write_atomically
+from densekd.model.calibration import (
+    calibration_error,
+    class_changes,
+    fit_temperature,
+    split_accuracy,
+)
+from densekd.model.images import (
+    UpdateImages,
+    find_update_images,
+    median_size,
+    read_update_images,
+)
+from densekd.model.options import TeachOptions
+from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
+from densekd.model.settings import (
+    Part,
+    affordable_epochs,
+    largest_size,
+    seconds_per_epoch,
+    update_settings,
+    with_epochs,
+    with_schedule,
+)
+from densekd.model.store import Store, Update
+from densekd.model.trained import TrainedModel, write_state
+from densekd.runs.build import Normalisation, make_engine, make_learner
+from densekd.training.callbacks import Callback
+from densekd.training.checkpoint import Checkpoints
+from densekd.training.learner import Learned, Learner
+
+# The number of images on which a saved state is compared with the one in memory.
+_VERIFIED_IMAGES = 64
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainedRequest(UpdateRequest):
+    """An update that trains the whole network by one of the methods."""
+
+    model: TrainedModel | None
+    images: UpdateImages
+    settings: Config  # the model's settings from now on
+    config: Config  # the same with the schedule of this update
+
+    @classmethod
+    def read(
+        cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Self:
+        """Read and check everything that an update needs; see `densekd.model.teach.teach`."""
+        check_places(folder, source)
+        store = Store(folder)
+        pointer = store.pointer()
+        model = None if pointer is None else TrainedModel.open(folder)
+        known = () if model is None else model.classes
+        found = find_update_images(source, known, options.known)
+        size = options.image_size or median_size(found, largest_size())
+        settings = update_settings(None if model is None else model.config, options, size)
+        size = settings.data.image_size or size
+        images = read_update_images(source, found, size, known, settings.seed, on_progress)
+        part: Part = "base" if model is None else "increment"
+        per_epoch = _images_per_epoch(images, settings)
+        config = with_schedule(settings, part, options, per_epoch, len(images.new_classes))
+        identity = _digest(images, options)
+        return cls(store, pointer, options, identity, model, images, settings, config)
+
+    @staticmethod
+    def repeated(
+        folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Update | None:
+        """The model's last update, if it had the same images and options."""
+        if Store(folder).pointer() is None:
+            return None
+        model = TrainedModel.open(folder)
+        last = model.entry.update
+        found = find_images(source)
+        names = {name for own in found.parts.values() for name, files in own.items() if files}
+        if names != {*last.learned, *last.replayed}:
+            return None
+        known, size = model.classes[: -len(last.learned)], model.image_size
+        images = read_update_images(source, found, size, known, model.config.seed, on_progress)
+        return last if _digest(images, options) == model.facts["asked"] else None
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The classes that the model knows."""
+        return () if self.model is None else self.model.classes
+
+    @property
+    def part(self) -> Part:
+        """Which schedule applies."""
+        return "base" if self.model is None else "increment"
+
+    @cached_property
+    def normalisation(self) -> Normalisation:
+        """Mean and deviation of the channels, always those of the first step's images."""
+        if self.model is not None:
+            return self.model.facts["mean"], self.model.facts["std"]
+        assert isinstance(self.images.train.images, PixelImages)
+        return channel_statistics(self.images.train.images.pixels)
+
+    @cached_property
+    def task(self) -> Task:
+        """The images as a learner takes them."""
+        number = 0 if self.model is None else len(self.model.learner.sizes)
+        images, first = self.images, len(self.known)
+        test = images.test.take(torch.nonzero(images.test.labels >= first).flatten())
+        return Task(number, images.new_classes, first, images.train, test)
+
+    def learner(self, config: Config) -> Learner:
+        """The model's learner with these settings, ready to learn `task`."""
+        learner = make_learner(config, self.normalisation, make_engine(config))
+        if self.model is not None:
+            learner.load_state(self.model.learner.state())
+        if len(self.images.replay):
+            learner.memory.add(self.images.replay)
+        return learner
+
+    def plan(self, config: Config, *, resumed: bool = False) -> Plan:
+        """The plan of the update with these settings."""
+        images, names = self.images, [*self.known, *self.images.new_classes]
+        method, task = config.method.make(config.schedules()), self.task.number
+        assert config.data.image_size is not None
+        phases = method.increment if task else method.base
+        return Plan(
+            self.step,
+            task,
+            _counts(images.train, names),
+            _counts(images.replay, names),
+            _counts(images.test, names),
+            config.data.image_size,
+            config.network,
+            method.name,
+            tuple((phase.name, phase.schedule.epochs) for phase in phases),
+            None,
+            resumed,
+        )
+
+    def timed(self, callback: Callback, began: float) -> tuple[Config, float]:
+        """Time an epoch, and give the settings that fit into the budget, if there is one.
+
+        Args:
+            callback: may ask to stop.
+            began: when the update began, by the monotonic clock.
+
+        Returns:
+            The settings, and the seconds that their training takes.
+        """
+        config, part, budget = self.config, self.part, self.options.budget
+        learner = self.learner(config)
+        epoch = seconds_per_epoch(
+            lambda trial: learner.learn(self.task, callback=trial), callback, budget
+        )
+        if budget is not None:
+            # Later phases are scaled with the first, so count their time with its epochs.
+            share = self._epochs(config) / getattr(config.training, part).epochs
+            left = 60 * budget - (time.monotonic() - began)
+            images = _images_per_epoch(self.images, config)
+            epochs = affordable_epochs(part, images, left, epoch * share)
+            if epochs < 1:
+                logger.warning("Not even one epoch fits into %g minutes; training one.", budget)
+            config = with_epochs(config, part, max(1, epochs))
+        return config, epoch * self._epochs(config)
+
+    def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
+        """The plan with the time that training takes."""
+        observer.doing("measuring")
+        config, seconds = self.timed(observer, began)
+        return replace(self.plan(config), seconds=seconds)
+
+    def carry_out(self, observer: TeachObserver, began: float) -> Update:
+        """Train, test, save, verify and commit."""
+        return _update(self, observer, began)
+
+    def _epochs(self, config: Config) -> int:
+        return sum(epochs for _, epochs in self.plan(config).phases)
+
+
+def _digest(images: UpdateImages, options: TeachOptions) -> str:
+    splits = [fingerprint(split) for split in (images.train, images.replay, images.test)]
+    return digest([splits, images.new_classes, images.replayed, asdict(options)])
+
+
+def _images_per_epoch(images: UpdateImages, config: Config) -> int:
+    """The number of new images in an epoch, repetitions counted."""
+    if config.data.oversample_rare:
+        return int(oversampling_counts(images.train.labels).sum())
+    return len(images.train)
+
+
+def _counts(split: Split, names: list[str]) -> dict[str, int]:
+    """The number of images of each class that has some."""
+    ranks, counts = split.labels.unique(return_counts=True)
+    return {names[r]: n for r, n in zip(ranks.tolist(), counts.tolist(), strict=True)}
+
+
+def _update(request: TrainedRequest, observer: TeachObserver, began: float) -> Update:
+    parent = request.parent
+    pending = request.store.folder / "pending" / digest([request.digest, parent])
+    checkpoints = Checkpoints(pending / "epochs")
+    config = _schedule(request, pending, observer, began)
+    observer.planned(request.plan(config, resumed=checkpoints.newest() is not None))
+    learner = request.learner(config)
+    learned = learner.learn(request.task, callback=observer, checkpoints=checkpoints)
+    observer.doing("testing")
+    earlier = [] if request.model is None else [request.model.test_images()]
+    test = join_splits([*earlier, request.images.test])
+    values = learner.scores(test.images).cpu()
+    update = _result(request, learner, learned, test, values.argmax(1) == test.labels)
+    temperature = fit_temperature(values, test.labels)
+    errors = [calibration_error((values / t).softmax(1), test.labels) for t in (1.0, temperature)]
+    mean, std = request.normalisation
+    facts = {
+        "asked": request.digest,
+        "parent": parent,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "mean": mean,
+        "std": std,
+        "temperature": temperature,
+        "calibration": dict(zip(("error_before", "error"), errors, strict=True)),
+        "update": asdict(update),
+    }
+    observer.doing("saving")
+    prepared = pending / "state"
+    # Without this update's schedule: scaling rounds it, and the next update scales the original.
+    write_state(prepared, learner, request.settings, facts, request.images.test)
+    _verify(request, learner, prepared)
+    request.store.commit(prepared, request.step)
+    return update
+
+
+def _schedule(
+    request: TrainedRequest, pending: Path, observer: TeachObserver, began: float
+) -> Config:
+    """The settings that an interrupted update began with, or new ones, which are saved."""
+    file, config = pending / "config.toml", request.config
+    if file.exists():
+        return resolve(read_toml(file))
+    if request.options.budget is not None:
+        observer.doing("measuring")
+        config, _ = request.timed(observer, began)
+    write_atomically(file, as_toml(config))
+    return config
+
+
+def _result(
+    request: TrainedRequest, learner: Learner, learned: Learned, test: Split, after: torch.Tensor
+) -> Update:
+    """The record of an update; ``after`` says which test images are predicted right."""
+    images, known = request.images, len(request.known)
+    before = None
+    if request.model is not None:
+        before = request.model.learner.scores(test.images).argmax(1).cpu() == test.labels
+    phases = learner.method.increment if known else learner.method.base
+    return Update(
+        request.step,
+        images.new_classes,
+        images.replayed,
+        len(images.train) + len(images.replay),
+        phases[0].schedule.epochs,
+        None if before is None else split_accuracy(before, test.labels, known),
+        split_accuracy(after, test.labels, known),
+        class_changes(learner.classes, test.labels, before, after, known),
+        learned.seconds,
+    )
+
+
+def _verify(request: TrainedRequest, learner: Learner, prepared: Path) -> None:
+    """Raise unless the saved state equals the one in memory and predicts the same."""
+    saved = TrainedModel.read_from(request.store.folder, request.step, prepared).learner
+    ours, theirs = learner.state(), saved.state()
+    same = all(torch.equal(x.cpu(), theirs.tensors[k].cpu()) for k, x in ours.tensors.items())
+    both = join_splits([request.images.train, request.images.test])
+    probe = both.take(torch.arange(min(_VERIFIED_IMAGES, len(both)))).images
+    # Some devices don't always add up in the same order.
+    if not (
+        same
+        and ours.facts["classes"] == theirs.facts["classes"]
+        and torch.allclose(learner.scores(probe), saved.scores(probe), rtol=1e-3, atol=1e-3)
+    ):
+        raise RuntimeError(
+            f"The state saved in {prepared} differs from what was learned, so the model was not "
+            "changed."
+        )
