@@ -207,7 +207,7 @@ def test_a_dry_run_changes_nothing(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"7": 20, "red": 8})
     told = done("learn", model, images, *TINY, "--known", "replay", "--dry-run")
     assert told.startswith(
-        "Step 2: learn 1 new class (7) from 17 images and 7 images of known classes, at 8"
+        "Step 2: learn 1 new class (7) from 17 images and 7 more images of red, at 8"
     )
     assert words(told)[3:5] == [["7", "new", "17", "3"], ["red", "known", "7", "1"]]
     assert told.splitlines()[-1].startswith("This would take about ")

@@ -37,7 +37,17 @@ TESTED_ELSEWHERE = {
     "unit/losses/test_distill.py": {"losses/groups.py"},
     "unit/methods/test_registry.py": {"methods/paper.py"},
     "unit/model/test_model.py": {"model/predict.py"},
-    "unit/model/test_teach.py": {"model/request.py", "model/store.py"},
+    "unit/model/test_frozen.py": {
+        "model/frozen_request.py",
+        "model/frozen_update.py",
+        "model/options.py",
+    },
+    "unit/model/test_teach.py": {
+        "model/request.py",
+        "model/store.py",
+        "model/trained.py",
+        "model/trained_request.py",
+    },
     "unit/report/test_figures.py": {"report/charts.py"},
     "unit/report/test_runs.py": {"report/groups.py"},
     "unit/sweeps/test_sweep.py": {"sweeps/jobs.py"},

@@ -28,8 +28,7 @@ class LearnOptions:
     known: Annotated[
         Literal["refuse", "add", "replay"],
         typer.Option(
-            help="What to do with images of known classes. add: learn from them too; replay: the "
-            "same, for models trained by a method."
+            help="What to do with images of known classes; add and replay learn from them too."
         ),
     ] = "refuse"
     epochs: Annotated[int | None, option("Epochs. Default: chosen by the number of images.")] = None

@@ -14,7 +14,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.decode import centre_crop, in_threads, open_rgb
 from densekd.model.backbone import FrozenBackbone, load_backbone
 from densekd.model.head import LinearHead
-from densekd.model.model import Model, Outputs
+from densekd.model.model import Model, ModelOutputs
 from densekd.model.photos import Photos, join_photos, load_photos
 from densekd.model.store import FROZEN, Store
 from densekd.training.checkpoint import State, load_state, save_state
@@ -56,10 +56,10 @@ class FrozenModel(Model):
         at = place if origin == step else Store(folder).path(origin)
         return cls(folder, step, facts, tensors, load_backbone(at / "backbone"))
 
-    def outputs(self, pixels: Tensor) -> Outputs:
+    def outputs(self, pixels: Tensor) -> ModelOutputs:
         """Scores of images, and whether they look like anything that was taught."""
         scores = self.head.scores(self.backbone.features(pixels))
-        return Outputs(scores, torch.ones(len(scores), dtype=torch.bool))
+        return ModelOutputs(scores, torch.ones(len(scores), dtype=torch.bool))
 
     @cached_property
     def photos(self) -> Photos:

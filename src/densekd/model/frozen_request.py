@@ -77,7 +77,7 @@ class FrozenRequest(UpdateRequest):
         if model is not None:
             _check_options(model, options)
         known = () if model is None else model.classes
-        found = find_update_images(source, known, options.known)
+        found = find_update_images(source, known, options.known, needs_new=False)
         warn_left_out(found.left_out)
         files = _hashed(found.items())
         new = _without_copies(files, model)
@@ -194,7 +194,10 @@ class FrozenRequest(UpdateRequest):
             for part in {photo.part for photo in files}
         }
         check_usable(self.source, counts)
-        return readable, torch.stack(rows)
+        learned = {photo.name for photo in readable if not photo.test}.union(self.known)
+        # A class of which only photos to test on are left learns from these.
+        files = [photo._replace(test=photo.test and photo.name in learned) for photo in readable]
+        return files, torch.stack(rows)
 
     def _computed(self, groups: Sequence[Sequence[PhotoFile]]) -> list[list[Tensor | str]]:
         """The features of each photo in half precision, or why it can't be read."""

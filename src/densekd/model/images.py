@@ -47,8 +47,13 @@ class UpdateImages:
     test: Split  # of both, held out
 
 
-def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClass) -> FoundImages:
-    """Find the image files in a folder; raises if their classes can't be learned."""
+def find_update_images(
+    source: Path, known: Sequence[str], on_known: OnKnownClass, *, needs_new: bool
+) -> FoundImages:
+    """Find the image files in a folder; raises if their classes can't be learned.
+
+    ``needs_new`` says whether an update must have a new class.
+    """
     found = find_images(source)
     counts = {p: {c: len(files) for c, files in own.items()} for p, own in found.parts.items()}
     check_usable(source, counts)
@@ -57,11 +62,13 @@ def find_update_images(source: Path, known: Sequence[str], on_known: OnKnownClas
     if old and on_known == "refuse":
         raise ValueError(
             f"{quote_names(old)} {'is' if len(old) == 1 else 'are'} known already; remove the "
-            f"images from {source}, or use --known add to learn from them too."
+            f"images from {source}, or use --known {'replay' if needs_new else 'add'} to learn "
+            "from them too."
         )
-    if len(old) == len(names) and on_known != "add":
+    if len(old) == len(names) and needs_new:
         raise ValueError(
-            f"{source} has no new class; use --known add to learn more about known ones."
+            f"{source} has no new class; this model was trained by a method, so it can only learn "
+            "more about known classes together with a new one."
         )
     alike = {_normalised(name): name for name in known}
     for name in names:

@@ -43,7 +43,7 @@ class Prediction(list[Guess]):
         return self[0].name if self.known else None
 
 
-class Outputs(NamedTuple):
+class ModelOutputs(NamedTuple):
     """What a model finds in a batch of images."""
 
     scores: Tensor  # uncalibrated, float [n, classes]
@@ -116,7 +116,7 @@ class Model(ABC):
             raise UnreadableImage(f"{name}{error}.") from error
 
     @abstractmethod
-    def outputs(self, pixels: Tensor) -> Outputs:
+    def outputs(self, pixels: Tensor) -> ModelOutputs:
         """What the model finds in images, uint8 ``[n, 3, H, W]``."""
 
     def prepare(self) -> None:  # noqa: B027 - most models have nothing to prepare

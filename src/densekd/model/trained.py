@@ -15,7 +15,7 @@ from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import write_atomically
-from densekd.model.model import Model, Outputs
+from densekd.model.model import Model, ModelOutputs
 from densekd.model.store import Store
 from densekd.runs.build import make_engine, make_learner
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
@@ -49,10 +49,10 @@ class TrainedModel(Model):
         learner.network.eval()
         return cls(folder, step, facts, config, learner)
 
-    def outputs(self, pixels: Tensor) -> Outputs:
+    def outputs(self, pixels: Tensor) -> ModelOutputs:
         """Scores of images; whether they are known isn't found out, so all of them are."""
         scores = self.learner.scores(PixelImages(pixels), self.means).cpu()
-        return Outputs(scores, torch.ones(len(scores), dtype=torch.bool))
+        return ModelOutputs(scores, torch.ones(len(scores), dtype=torch.bool))
 
     def prepare(self) -> None:
         """Compute the class means, if the method predicts by them."""

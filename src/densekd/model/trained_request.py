@@ -79,7 +79,7 @@ class TrainedRequest(UpdateRequest):
         pointer = store.pointer()
         model = None if pointer is None else TrainedModel.open(folder)
         known = () if model is None else model.classes
-        found = find_update_images(source, known, options.known)
+        found = find_update_images(source, known, options.known, needs_new=True)
         size = options.image_size or median_size(found, largest_size())
         settings = update_settings(None if model is None else model.config, options, size)
         size = settings.data.image_size or size

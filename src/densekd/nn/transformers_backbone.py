@@ -1,7 +1,7 @@
 """Pretrained image models of the library transformers as backbones."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any

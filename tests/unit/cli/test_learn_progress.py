@@ -55,7 +55,7 @@ def receive(interrupts: Interrupts) -> None:
 
 def test_what_will_be_done_in_a_sentence() -> None:
     assert plan_sentence(PLAN) == (
-        "Step 1: learn 2 new classes (cat, dog) from 1,701 images and 7 images of known classes, "
+        "Step 1: learn 2 new classes (cat, dog) from 1,701 images and 7 more images of red, "
         "at 32 x 32 pixels by fdkd with resnet20, 4 epochs."
     )
 

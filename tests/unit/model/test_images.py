@@ -12,7 +12,9 @@ from support.photos import fill, picture
 
 
 def read(source: Path, known: tuple[str, ...] = (), seed: int = 0) -> UpdateImages:
-    return read_update_images(source, find_update_images(source, known, "replay"), 8, known, seed)
+    return read_update_images(
+        source, find_update_images(source, known, "replay", needs_new=True), 8, known, seed
+    )
 
 
 def counts(labels: torch.Tensor) -> dict[int, int]:
@@ -111,11 +113,11 @@ def test_the_size_is_the_median_of_the_images(
         Image.new("RGB", (side + 20 * number, side)).save(tmp_path / "a" / f"{number}.png")
     Image.new("RGB", (2000, 1999)).save(tmp_path / "a" / "large.png")
     (tmp_path / "a" / "broken.png").write_bytes(b"")
-    assert median_size(find_update_images(tmp_path, (), "refuse"), most) == expected
+    assert median_size(find_update_images(tmp_path, (), "refuse", needs_new=True), most) == expected
 
 
 def test_images_that_exceed_the_memory_are_refused(tmp_path: Path) -> None:
     source = fill(tmp_path, {"red": 2})
-    found = find_update_images(source, (), "refuse")
+    found = find_update_images(source, (), "refuse", needs_new=True)
     with pytest.raises(ValueError, match=r"take .* GB, too much .*; choose a smaller --image-size"):
         read_update_images(source, found, 10**6, (), 0)

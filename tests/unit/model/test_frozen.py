@@ -1,0 +1,267 @@
+"""Models on a frozen backbone, taught with small pictures by the real network."""
+
+import dataclasses
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from densekd.model.frozen import FrozenModel
+from densekd.model.model import Model, history, model_info, undo
+from densekd.model.options import TeachOptions
+from densekd.model.request import Plan, TeachObserver
+from densekd.model.teach import preview, teach
+from densekd.model.trained import TrainedModel
+from densekd.training.callbacks import Stopped
+
+from support.photos import TINY, fill, picture
+
+DEFAULT = TeachOptions()
+ADD = TeachOptions(known="add")
+
+
+class Recorder(TeachObserver):
+    """Records what is reported, and stops once so many photos are read."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.most = most
+        self.plans: list[Plan] = []
+        self.repeats: list[int] = []
+        self.first: int | None = None
+        self.done = 0
+
+    def planned(self, plan: Plan) -> None:
+        self.plans.append(plan)
+
+    def repeated(self, step: int) -> None:
+        self.repeats.append(step)
+
+    def reading(self, done: int, total: int) -> None:
+        self.first = done if self.first is None else self.first
+        self.done = done
+
+    def stop(self) -> bool:
+        return self.most is not None and self.done >= self.most
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows green and red; its pictures are gone."""
+    place = tmp_path_factory.mktemp("first")
+    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), DEFAULT)
+    shutil.rmtree(place / "images")
+    return place / "model"
+
+
+@pytest.fixture
+def model(first: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(first, tmp_path / "model"))
+
+
+def best(model: Path, *names: str) -> list[str | None]:
+    return [
+        guesses[0].name for guesses in Model.open(model).predict([picture(n, 99) for n in names])
+    ]
+
+
+def test_it_is_the_default(first: Path) -> None:
+    opened = Model.open(first)
+    assert isinstance(opened, FrozenModel)
+    assert (opened.network, opened.image_size, opened.classes) == ("lite0", 224, ("green", "red"))
+    assert best(first, "red", "green") == ["red", "green"]
+
+
+def test_what_asks_for_training() -> None:
+    assert not DEFAULT.trains
+    assert not TeachOptions(network="lite1", budget=3, known="add").trains
+    assert TINY.trains
+    for changes in ({"method": "fdkd"}, {"epochs": 1}, {"image_size": 8}, {"network": "resnet8"}):
+        assert dataclasses.replace(DEFAULT, **changes).trains
+
+
+def test_classes_are_added_without_the_old_photos(model: Path, tmp_path: Path) -> None:
+    update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 20}), DEFAULT)
+    assert (update.step, update.learned, update.epochs) == (1, ("7", "blue"), 0)
+    assert update.images == 2 * 17
+    assert {each.name: each.tested for each in update.classes} == dict.fromkeys(
+        ("green", "red", "7", "blue"), 3
+    )
+    assert update.before is not None
+    assert (update.before.new, update.before.old) == (0.0, 1.0)
+    assert update.after.all == 1.0
+    assert best(model, "red", "green", "blue", "7") == ["red", "green", "blue", "7"]
+    assert [entry.update.learned for entry in history(model)] == [("green", "red"), ("7", "blue")]
+
+
+def test_the_head_is_that_of_all_photos_at_once(model: Path, tmp_path: Path) -> None:
+    teach(model, fill(tmp_path / "images", {"blue": 20}), DEFAULT)
+    together = tmp_path / "together"
+    names = {"red": 20, "green": 20, "blue": 20}
+    teach(together, fill(tmp_path / "images", names), DEFAULT)
+    pixels = FrozenModel.open(model).read([picture(name, 99) for name in names])
+    # Classes are in another order: blue is the last of one and the first of the other.
+    one, other = (FrozenModel.open(each).probabilities(pixels) for each in (model, together))
+    assert torch.allclose(one[:, [2, 0, 1]], other, atol=0.02)
+
+
+def test_features_are_those_of_the_photos(first: Path) -> None:
+    opened = FrozenModel.open(first)
+    photos = opened.photos
+    assert (len(photos), photos.features.dtype) == (40, torch.float16)
+    pictures = [picture(name, number) for name in ("green", "red") for number in range(20)]
+    computed = opened.backbone.features(opened.read(pictures))
+    assert torch.allclose(photos.features.float(), computed, atol=1e-3)
+    assert opened.labels.tolist() == [0] * 20 + [1] * 20
+    assert int(photos.test.sum()) == 6
+    assert bool(photos.kept.all())
+    assert len(opened.test_images()) == 6
+    assert opened.stored_images().shape == (40, 3, 224, 224)
+
+
+def test_held_out_photos_are_not_in_the_head_that_is_tested(model: Path) -> None:
+    opened = FrozenModel.open(model)
+    assert not torch.equal(opened.head.weight, opened.tested_head.weight)
+    info = model_info(model)
+    assert (info.exemplars, info.tested, info.network) == (34, 6, "lite0")
+    assert [(each.step, each.exemplars) for each in info.classes] == [(0, 17), (0, 17)]
+
+
+def test_more_photos_of_known_classes(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"red": 10}, first=500)
+    with pytest.raises(ValueError, match=r"'red' is known already.*--known add"):
+        teach(model, images, DEFAULT)
+    update = teach(model, images, ADD)
+    assert (update.learned, update.replayed, update.images) == ((), ("red",), 8)
+    assert Model.open(model).training_counts() == [17, 17 + 8]
+
+
+def test_copies_are_learned_once(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"red": 20, "blue": 3})
+    shutil.copy(images / "blue" / "0000.png", images / "blue" / "again.png")
+    with caplog.at_level(logging.WARNING):
+        update = teach(model, images, ADD)
+    assert "21 photos are copies" in caplog.text
+    assert (update.images, update.replayed) == (3, ())
+
+
+def test_nothing_new_is_an_error(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"red": 2, "green": 20})
+    with pytest.raises(ValueError, match="no photo that the model wasn't taught"):
+        teach(model, images, ADD)
+
+
+def test_a_photo_in_two_classes_is_mentioned(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"blue": 2, "7": 2})
+    shutil.copy(images / "blue" / "0000.png", images / "7" / "wrong.png")
+    with caplog.at_level(logging.WARNING):
+        teach(model, images, DEFAULT)
+    assert "2 photos are in more than one class" in caplog.text
+
+
+def test_one_photo_of_a_class_is_enough(model: Path, tmp_path: Path) -> None:
+    update = teach(model, fill(tmp_path / "images", {"blue": 1}), DEFAULT)
+    assert update.images == 1
+    assert best(model, "blue", "red") == ["blue", "red"]
+
+
+def test_a_repeated_update_does_nothing(model: Path, tmp_path: Path) -> None:
+    images, recorder = fill(tmp_path / "images", {"blue": 6}), Recorder()
+    update = teach(model, images, DEFAULT)
+    assert teach(model, images, DEFAULT, recorder) == update
+    assert (recorder.repeats, len(history(model))) == ([1], 2)
+
+
+def test_an_interrupted_update_resumes_to_the_same_bits(
+    model: Path, first: Path, tmp_path: Path
+) -> None:
+    images = fill(tmp_path / "images", {"blue": 60})
+    with pytest.raises(Stopped):
+        teach(model, images, DEFAULT, Recorder(16))
+    assert len(history(model)) == 1
+    recorder = Recorder()
+    teach(model, images, DEFAULT, recorder)
+    assert recorder.plans[0].resumed
+    assert recorder.first is not None
+    assert recorder.first > 16
+    undisturbed = Path(shutil.copytree(first, tmp_path / "undisturbed"))
+    teach(undisturbed, images, DEFAULT)
+    mine, theirs = (FrozenModel.open(each) for each in (model, undisturbed))
+    assert all(torch.equal(x, theirs.tensors[name]) for name, x in mine.tensors.items())
+    assert torch.equal(mine.photos.features, theirs.photos.features)
+    assert mine.photos.jpegs == theirs.photos.jpegs
+
+
+def test_unreadable_photos_are_left_out(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"blue": 4})
+    (images / "blue" / "broken.png").write_text("no image")
+    with caplog.at_level(logging.WARNING):
+        update = teach(model, images, DEFAULT)
+    # One of the five files was held out to test on.
+    assert (update.images, update.classes[-1].tested) == (3, 1)
+    assert "broken.png" in caplog.text
+
+
+def test_a_budget_takes_some_photos_of_each_class(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"blue": 30, "7": 4})
+    with caplog.at_level(logging.WARNING):
+        update = teach(model, images, TeachOptions(budget=1e-6))
+    assert "is enough for 2 of the 34 photos" in caplog.text
+    assert (update.images, update.learned) == (2, ("7", "blue"))
+
+
+def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
+    plan = preview(model, fill(tmp_path / "images", {"blue": 10, "red": 1}, first=50), ADD)
+    assert (plan.learned, plan.replayed, plan.tested) == ({"blue": 8}, {"red": 1}, {"blue": 2})
+    assert plan.seconds is not None
+    assert plan.seconds > 0
+    assert (plan.phases, len(history(model))) == ((), 1)
+
+
+def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
+    teach(model, fill(tmp_path / "images", {"blue": 6}), DEFAULT)
+    undo(model)
+    teach(model, fill(tmp_path / "images", {"yellow": 6}), DEFAULT)
+    opened = FrozenModel.open(model)
+    assert opened.classes == ("green", "red", "yellow")
+    assert opened.facts["photos"] == [0, 2]
+    assert Model.open(model, 1).classes == ("green", "red", "blue")
+
+
+def test_training_options_are_refused(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 2})
+    with pytest.raises(ValueError, match="network is lite0 and can't become lite1"):
+        teach(model, images, TeachOptions(network="lite1"))
+    with pytest.raises(ValueError, match="frozen, so it has no method"):
+        teach(model, images, TeachOptions(epochs=3))
+    assert len(history(model)) == 1
+
+
+def test_a_damaged_feature_file_is_one_sentence(model: Path, tmp_path: Path) -> None:
+    (file,) = (model / "steps" / "000").glob("photos-*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert best(model, "red") == ["red"]  # features aren't needed to predict
+    with pytest.raises(ValueError, match="damaged"):
+        teach(model, fill(tmp_path / "images", {"blue": 2}), DEFAULT)
+
+
+def test_the_kinds_are_told_apart(first: Path) -> None:
+    with pytest.raises(ValueError, match="is a FrozenModel, not a TrainedModel"):
+        TrainedModel.open(first)
+
+
+def test_transparent_and_grey_images_are_read(first: Path) -> None:
+    opened = Model.open(first)
+    grey = Image.new("L", (30, 20), 128)
+    assert opened.read([grey, Image.new("RGBA", (5, 5))]).shape == (2, 3, 224, 224)

@@ -1,0 +1,55 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from densekd.model.head import fit_head
+
+
+def clusters(counts: list[int], spread: float = 0.05, width: int = 32) -> tuple[Tensor, Tensor]:
+    """Features around one random direction per class."""
+    generator = torch.Generator().manual_seed(0)
+    means = normalize(torch.randn(len(counts), width, generator=generator).abs(), dim=1)
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    noise = torch.randn(len(labels), width, generator=generator)
+    return normalize(means[labels] + spread * noise, dim=1), labels
+
+
+def test_it_separates_what_can_be_separated() -> None:
+    features, labels = clusters([20, 20, 20])
+    scores = fit_head(features, labels, 3).scores(features)
+    assert scores.shape == (60, 3)
+    assert bool((scores.argmax(1) == labels).all())
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [1, 300, 5], [3000, 5]])
+def test_rare_classes_are_not_crowded_out(counts: list[int]) -> None:
+    features, labels = clusters([count + 50 for count in counts], spread=0.1)
+    ranks = torch.cat([torch.arange(count + 50) for count in counts])
+    new = ranks < 50
+    guesses = fit_head(features[~new], labels[~new], len(counts)).scores(features).argmax(1)
+    for rank in range(len(counts)):
+        own = new & (labels == rank)
+        assert float((guesses[own] == rank).float().mean()) > 0.8
+
+
+def test_a_constant_added_to_all_features_changes_nothing() -> None:
+    features, labels = clusters([10, 20])
+    plain, shifted = (fit_head(each, labels, 2) for each in (features, features + 3))
+    assert torch.allclose(plain.scores(features), shifted.scores(features + 3), atol=1e-2)
+
+
+def test_copies_of_photos_change_little() -> None:
+    features, labels = clusters([10, 10, 10], spread=0.15)
+    once = fit_head(features, labels, 3).scores(features)
+    again = fit_head(features.repeat(3, 1), labels.repeat(3), 3).scores(features)
+    assert torch.allclose(once, again, atol=1e-2)
+
+
+def test_one_class_and_equal_features_are_no_error() -> None:
+    same = torch.ones(4, 8) / 8**0.5
+    for labels, classes in (
+        (torch.zeros(4, dtype=torch.int64), 1),
+        (torch.tensor([0, 0, 1, 1]), 2),
+    ):
+        assert bool(fit_head(same, labels, classes).scores(same).isfinite().all())
