@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from densekd.model.model import Model
-from densekd.model.settings import TeachOptions
+from densekd.model.options import TeachOptions
 from densekd.model.teach import teach
 
 from support.ui_page import classes, drop, opened, photos, served, set_epochs, tab

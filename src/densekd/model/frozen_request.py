@@ -137,7 +137,7 @@ class FrozenRequest(UpdateRequest):
         """Compute features, fit the head, test, save, verify and commit."""
         pending = self.store.folder / "pending" / digest([self.digest, self.parent])
         chosen = self._within_budget(pending, observer, began)
-        checkpoints = Checkpoints(pending / "features", keep=1)
+        checkpoints = Checkpoints(pending / "features")
         observer.planned(self.plan(chosen, resumed=checkpoints.newest() is not None))
         files, features = self._features(chosen, checkpoints, observer)
         observer.doing("fitting")

@@ -94,7 +94,8 @@ class UpdateReporter(TeachObserver):
     def planned(self, plan: Plan) -> None:
         """Prepare to estimate the time left."""
         self.phases = plan.phases
-        self.estimate.plan = [PhaseWork(plan.task, *phase) for phase in plan.phases]
+        phases = [PhaseWork(plan.task, *phase) for phase in plan.phases]
+        self.estimate = Estimate(phases, self.estimate.clock)
 
     def doing(self, what: str) -> None:
         """Report an activity of unknown length."""
