@@ -130,9 +130,8 @@ def find_classes(
     path: Path, only: Collection[str] | None = None
 ) -> tuple[ClassFiles, list[LeftOut]]:
     """Find the image files of each class folder in ``path``, or of ``only`` some of them."""
-    top = _list_classes(path)
-    left_out = _outside(top)
-    classes: ClassFiles = {}
+    top = list_classes(path)
+    left_out, classes = _outside(top), ClassFiles()
     for name, folder in top.folders.items():
         if only is None or name in only:
             classes[name], others = _find_in_class(folder)
@@ -140,9 +139,16 @@ def find_classes(
     return classes, left_out
 
 
-def class_names(path: Path) -> list[str]:
-    """Return the names of the class folders in ``path``, sorted, with or without images."""
-    return sorted(_list_classes(path).folders)
+def list_classes(path: Path) -> FolderListing:
+    """List a folder of class folders, with or without images; raise if there is no such folder."""
+    top = list_folder(path)
+    if top.folders:
+        return top
+    if any(_why_no_image(file) is None for file in top.files):
+        raise ValueError(
+            f"{path} has images directly in it; move each into a sub-folder named after its class."
+        )
+    raise ValueError(f"{path} has no class folders; make one sub-folder of images per class.")
 
 
 def list_folder(path: Path) -> FolderListing:
@@ -269,17 +275,6 @@ def _list(folder: Path) -> FolderListing:
                 kind = "a link that leads nowhere" if link else "neither a file nor a folder"
                 listing.others.append((path, f"it is {kind}"))
     return listing
-
-
-def _list_classes(path: Path) -> FolderListing:
-    top = list_folder(path)
-    if top.folders:
-        return top
-    if any(_why_no_image(file) is None for file in top.files):
-        raise ValueError(
-            f"{path} has images directly in it; move each into a sub-folder named after its class."
-        )
-    raise ValueError(f"{path} has no class folders; make one sub-folder of images per class.")
 
 
 def _outside(top: FolderListing) -> list[LeftOut]:

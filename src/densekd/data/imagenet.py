@@ -10,9 +10,9 @@ from densekd.data.dataset import Dataset, OnProgress
 from densekd.data.folder import (
     TRAIN,
     FoundImages,
-    class_names,
     find_divided,
     folder_dataset,
+    list_classes,
     list_folder,
     read_images,
 )
@@ -58,7 +58,7 @@ def find_imagenet(
     if classes_file is not None:
         classes = read_names(classes_file)
     elif subset:
-        classes = imagenet100_classes(class_names(path / TRAIN))
+        classes = imagenet100_classes([*list_classes(path / TRAIN).folders])
     found = find_divided(top, "val", classes)
     missing = [name for name in classes or () if not found.parts[TRAIN].get(name)]
     if classes is not None and missing:

@@ -8,9 +8,9 @@ import torch
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, FileImages, PixelImages, Split
 from densekd.data.folder import (
     check_images,
-    class_names,
     find_classes,
     find_images,
+    list_classes,
     load_folder,
 )
 
@@ -166,7 +166,7 @@ def test_a_size_of_zero_is_refused(animals: Path) -> None:
 
 def test_files_of_each_class_are_sorted(animals: Path) -> None:
     classes, left_out = find_classes(animals)
-    assert list(classes) == ["ant", "cat", "dog"] == class_names(animals)
+    assert list(classes) == ["ant", "cat", "dog"] == [*list_classes(animals).folders]
     assert [file.name for file in classes["ant"]] == [f"{i:03}.png" for i in range(5)]
     assert left_out == []
     assert list(find_classes(animals, only=["dog"])[0]) == ["dog"]
