@@ -149,7 +149,10 @@ def _losses(
             if seen < known * len(train):
                 on_batch(len(train))
                 continue
-            _perturb(noisy, learner.network, directions, sigma)
+            moved = zip(noisy.parameters(), learner.network.parameters(), directions, strict=True)
+            with torch.no_grad():
+                for copy, parameter, direction in moved:
+                    copy.copy_(parameter + sigma * direction)
             yield _mean_loss(noisy, learner, train, on_batch)
 
 
@@ -157,13 +160,6 @@ def _directions(network: Network, seed: int, draw: int) -> list[Tensor]:
     """Standard normal noise for each learnable parameter."""
     generator = Seeds(seed).at("flatness", draw).generator("noise")
     return [torch.randn(p.shape, generator=generator).to(p) for p in network.parameters()]
-
-
-@torch.no_grad()
-def _perturb(noisy: Network, network: Network, directions: list[Tensor], sigma: float) -> None:
-    moved = zip(noisy.parameters(), network.parameters(), directions, strict=True)
-    for copy, parameter, direction in moved:
-        copy.copy_(parameter + sigma * direction)
 
 
 def _mean_loss(network: Network, learner: Learner, data: Split, on_batch: OnBatch) -> float:

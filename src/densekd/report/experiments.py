@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS
 from densekd.report.groups import Group
@@ -13,10 +13,9 @@ from densekd.report.labels import shortened_schedule
 from densekd.report.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
 from densekd.report.statistics import Summary, gaps
 from densekd.report.tables import CellKind, Column, FilledColumn, Table
-from densekd.sweeps.experiment_file import Experiment, flat, read_experiment
+from densekd.sweeps.experiment_file import Experiment, distinct, flat, read_experiment
 
 GridPoint = Mapping[str, Any]
-_Item = TypeVar("_Item")
 # Settings that a mean is taken over, unless a table has a row or a column for each value.
 _REPLICATE = ("seed", "scenario.order", "order")
 _SCALES = {"seconds": 1.0, "variance": 1e4}  # of the paper's numbers; others are in percent
@@ -67,18 +66,14 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     experiment = read_experiment(folder / "experiment.toml")
     record = read_json(folder / "runs.json")
     known = {run.folder.name: run for run in found.every}
-    entries = tuple(
-        SweepEntry(
-            {str(key): value for key, value in each["point"].items()},
-            str(each.get("state", "waiting")),
-            str(each.get("reason") or ""),
-            known.get(Path(each["folder"]).name),
-        )
-        for each in record["runs"]
-    )
+    entries = []
+    for each in record["runs"]:
+        run = known.get(Path(each["folder"]).name)
+        state, reason = each.get("state", "waiting"), each.get("reason") or ""
+        entries.append(SweepEntry(each["point"], state, reason, run))
     given = flat(record.get("settings") or {})
     changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
-    return SweepResults(experiment, changes, float(record.get("seconds") or 0), entries)
+    return SweepResults(experiment, changes, record.get("seconds") or 0, tuple(entries))
 
 
 def experiment_tables(
@@ -92,8 +87,8 @@ def experiment_tables(
     # Taken from the points, because a sweep may have more axes than its file.
     places = [_without(entry.point, placed) for entry in sweep.entries]
     tables = []
-    for place in _distinct(places):
-        entries = [e for e, other in zip(sweep.entries, places, strict=True) if other == place]
+    for place in distinct(places):
+        entries = [e for e in sweep.entries if _without(e.point, placed) == place]
         tables.append(_Layout(sweep.experiment, place, entries).table(sweep.rehearsal, methods))
     return tuple(tables)
 
@@ -184,9 +179,9 @@ class _Layout:
             yield Column(name, "ours", kind, name), ours[name]
             yield Column(f"{name}_paper", "paper", kind, name), paper
 
-    def _values(self, key: str) -> list[Any]:
+    def _values(self, key: str) -> tuple[Any, ...]:
         """The values of a key, in the order of the runs."""
-        return _distinct([entry.point[key] for entry in self.entries if key in entry.point])
+        return distinct([entry.point[key] for entry in self.entries if key in entry.point])
 
     def _runs(self, where: GridPoint) -> list[RunRecord | CompressionRun]:
         own = [entry.run for entry in self.entries if where.items() <= entry.point.items()]
@@ -222,11 +217,6 @@ def _planned(experiment: Experiment, point: GridPoint) -> bool:
 
 def _without(point: GridPoint, keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in point.items() if key not in keys}
-
-
-def _distinct(several: Sequence[_Item]) -> list[_Item]:
-    """The items without repetitions, in order. They may be unhashable, such as lists."""
-    return [item for i, item in enumerate(several) if item not in several[:i]]
 
 
 def _named(key: str, value: Any) -> str:

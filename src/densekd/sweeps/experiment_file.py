@@ -101,6 +101,11 @@ def label(point: Mapping[str, Any]) -> str:
     )
 
 
+def distinct(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Drop repetitions, keeping the order. The values may be unhashable, such as lists."""
+    return tuple(value for i, value in enumerate(values) if value not in values[:i])
+
+
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """List the values of nested sections by dotted key."""
     found: dict[str, Any] = {}
@@ -191,18 +196,14 @@ def _skipped(tree: Mapping[str, Any], grid: Mapping[str, Any]) -> Iterator[Mappi
 def _axis(key: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list) or not values:
         raise ValueError(f"grid.{key} must be a list of values, not {values!r}.")
-    return _distinct(values)
+    return distinct(values)
 
 
 def _values(text: str) -> tuple[Any, ...]:
     """Parse values separated by commas, or a TOML list."""
     whole = _value(text)
     found = whole if isinstance(whole, list) else [_value(part) for part in text.split(",")]
-    return _distinct(found)
-
-
-def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(value for i, value in enumerate(values) if value not in values[:i])
+    return distinct(found)
 
 
 def _value(text: str) -> Any:
