@@ -47,9 +47,8 @@ class CompressOptions:
         from densekd.config.settings_tree import override
 
         names = ("method", "teacher", "student", "teacher_file", "groups", "epochs", "seed")
-        given = options.given_settings(
-            self, {**options.DATA_KEYS, **{name: name for name in names}}
-        )
+        keys = {**options.DATA_KEYS, **{name: name for name in names}}
+        given = options.given_settings(self, keys)
         return resolve_compression(override(given, self.override or []))
 
 

@@ -23,17 +23,12 @@ _training = partial(option, panel=options.TRAINING)
 _KEYS = {
     **options.DATA_KEYS,
     "image_size": "data.image_size",
-    "steps": "scenario.steps",
-    "base": "scenario.base",
-    "increment": "scenario.increment",
-    "equal": "scenario.equal",
+    **{name: f"scenario.{name}" for name in ("steps", "base", "increment", "equal")},
     "method": "method.name",
     "memory": "memory.per_class",
     "memory_total": "memory.total",
-    "network": "network",
-    "epochs": "epochs",
-    "seed": "seed",
     "devices": "engine.devices",
+    **{name: name for name in ("network", "epochs", "seed")},
 }
 
 
