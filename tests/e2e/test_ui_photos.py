@@ -72,10 +72,17 @@ def test_the_camera_takes_photos_to_teach_and_to_look_at(tmp_path: Path, browser
         page.wait_for_function(playing, arg=video)
         look.get_by_role("button", name="Take a photo").click()
         expect(look.locator(".kd-card .kd-bar")).to_have_count(2)
+        look.get_by_role("button", name="Teach this photo").click()
 
-        lesson = tab(page, "Teach")
+        lesson = page.get_by_role("tabpanel").filter(visible=True)
+        expect(classes(lesson)).to_have_text(
+            ["No class yet", "1 photo", "test picture", "3 photos"]
+        )
         page.wait_for_function("video => video.srcObject === null", arg=video)  # it is off
-        expect(classes(lesson)).to_have_text(["test picture", "3 photos"])
+        lesson.locator("section").last.get_by_role("button", name="Add more").click()
+        expect(lesson.get_by_label(NAME)).to_have_value("test picture")
+        lesson.get_by_label(NAME).press("Enter")
+        expect(classes(lesson)).to_have_text(["test picture", "4 photos"])
         set_epochs(page, lesson, "1")
         lesson.get_by_role("button", name="Teach").click()
         expect(page.get_by_text("3 classes: blue, red, test picture.")).to_be_visible()

@@ -21,7 +21,10 @@ def _card(prediction: PhotoPrediction) -> str:
     answer = alert(prediction.problem) or "<p class='kd-dim'>Looking</p>"
     if prediction.guesses:
         bars = "".join(_bar(each.name, each.probability, "after") for each in prediction.guesses)
-        answer = f"<div class='kd-bars'>{bars}</div>"
+        answer = (
+            f"<div><div class='kd-bars'>{bars}</div>"
+            f"<button data-teach='{prediction.photo.id}'>Teach this photo</button></div>"
+        )
     name = html.escape(prediction.photo.name)
     return (
         f"<figure class='kd-card'>{_photo(prediction.photo)}{answer}"

@@ -30,9 +30,10 @@ _DROP_AREA = """<div class='kd-drop'><p>${label}</p>
 <input data-kind='images' type='file' accept='image/*' multiple hidden>
 <input data-kind='folder' type='file' webkitdirectory hidden>
 <p class='kd-status' role='status'></p></div>"""
-_STEP_BUTTONS = """element.addEventListener("click", (event) => {
-  const step = event.target.dataset.step;
-  if (step) trigger("select", { step: Number(step) });
+# Buttons with a data attribute trigger an event with its value.
+_BUTTONS = """element.addEventListener("click", (event) => {
+  const data = event.target.dataset;
+  if (Object.keys(data).length) trigger("select", { ...data });
 });"""
 
 
@@ -76,13 +77,14 @@ class Page:
             self.seen = gr.State({})  # the versions that the window shows
             self.timer = gr.Timer(_IDLE_SECONDS)
             self.header = gr.HTML()
-            with gr.Tab("Look"):
-                self.look_area = _drop_area("Drop photos here to see what they show.")
-                self.predictions = gr.HTML()
-            with gr.Tab("Teach"):
-                self._add_teach_tab()
-            with gr.Tab("History"):
-                self.history = gr.HTML(js_on_load=_STEP_BUTTONS)
+            with gr.Tabs() as self.tabs:
+                with gr.Tab("Look"):
+                    self.look_area = _drop_area("Drop photos here to see what they show.")
+                    self.predictions = gr.HTML(js_on_load=_BUTTONS)
+                with gr.Tab("Teach", id="teach"):
+                    self._add_teach_tab()
+                with gr.Tab("History"):
+                    self.history = gr.HTML(js_on_load=_BUTTONS)
             self._connect()
 
     def _add_teach_tab(self) -> None:
@@ -114,11 +116,13 @@ class Page:
             self.basket,
         ]
         views += [self.progress, self.result, self.class_name, self.teach_button, self.stop_button]
+        views += [self.tabs]
         options = [self.minutes, self.epochs, self.known]
         events: list[tuple[Callable[..., Any], Callable[..., _Changes], list[Any]]] = [
             (self.blocks.load, self.refresh, []),
             (self.timer.tick, self.refresh, []),
             (self.look_area.upload, self.look, [self.look_area]),
+            (self.predictions.select, self.drop_predicted, []),
             (self.teach_area.upload, self.drop, [self.teach_area, self.class_name]),
             (self.class_name.submit, self.name_rest, [self.class_name]),
             (self.class_name.blur, self.name_rest, [self.class_name]),
@@ -165,6 +169,12 @@ class Page:
         """Show the likeliest classes of photos."""
         self.session.look(sent)
         return self.refresh(seen)
+
+    @_show_errors
+    def drop_predicted(self, seen: _Versions, event: gr.EventData) -> _Changes:
+        """Add the photo whose button was pressed to the basket, and show it there."""
+        self.session.drop_predicted(str(event.teach))
+        return self.refresh(seen) | {self.tabs: gr.Tabs(selected="teach"), self.class_name: ""}
 
     @_show_errors
     def drop(self, seen: _Versions, sent: object, name: str) -> _Changes:

@@ -12,7 +12,14 @@ from densekd.model.options import TeachOptions
 from densekd.model.store import HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
-from densekd.ui.uploads import Upload, by_class, delete_uploads, link_by_class, take_uploads
+from densekd.ui.uploads import (
+    Upload,
+    by_class,
+    copy_upload,
+    delete_uploads,
+    link_by_class,
+    take_uploads,
+)
 from densekd.ui.worker import UpdateInput, UpdateJob
 
 _MAX_PREDICTED = 24
@@ -81,6 +88,13 @@ class Session:
         self.basket.add(self._receive(sent))
         if name.strip():
             self.basket.name_rest(name)
+
+    def drop_predicted(self, photo: str) -> None:
+        """Add a photo that was looked at to the basket."""
+        upload = self.predictor.find(photo)
+        if upload is None:
+            raise ValueError("This photo is gone; drop it again.")
+        self.basket.add([copy_upload(upload)])
 
     def thumbnail(self, photo: str) -> bytes | None:
         """A small JPEG of a photo on the page; None if it isn't there or can't be read."""

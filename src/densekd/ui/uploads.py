@@ -51,13 +51,17 @@ def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
     for (path, _), file in zip(listed, files, strict=True):
         *folders, name = [_check_name(part) for part in path.strip("/").split("/")]
         if not name.startswith("."):
-            own = target / secrets.token_hex(8)
-            os.link(file, own)
+            own = _link(file, target)
             uploads.append(Upload(tuple(folders[1:] or folders), name, own))
     # Delete last: the server stores equal files with equal names only once.
     for file in files:
         file.unlink(missing_ok=True)
     return uploads
+
+
+def copy_upload(upload: Upload) -> Upload:
+    """The same photo under another id, which can be deleted by itself."""
+    return upload._replace(file=_link(upload.file, upload.file.parent))
 
 
 def check_class_name(name: str) -> str:
@@ -94,6 +98,13 @@ def delete_uploads(uploads: Iterable[Upload]) -> None:
     """Delete the files."""
     for upload in uploads:
         upload.file.unlink(missing_ok=True)
+
+
+def _link(file: Path, target: Path) -> Path:
+    """Link a file into a folder under a random name."""
+    own = target / secrets.token_hex(8)
+    os.link(file, own)
+    return own
 
 
 def _check_name(name: str) -> str:

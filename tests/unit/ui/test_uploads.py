@@ -7,6 +7,7 @@ from densekd.data.folder import find_images
 from densekd.ui.uploads import (
     by_class,
     check_class_name,
+    copy_upload,
     delete_uploads,
     link_by_class,
     take_uploads,
@@ -119,3 +120,11 @@ def test_malformed_lists_are_refused(places: tuple[Path, Path], sent: object) ->
 def test_a_class_name_must_be_valid_as_a_folder(label: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         check_class_name(label)
+
+
+def test_a_copy_stays_when_the_photo_is_deleted(places: tuple[Path, Path]) -> None:
+    (photo,) = take_uploads(sent_files(places[0], "1.png"), *places)
+    copied = copy_upload(photo)
+    delete_uploads([photo])
+    assert copied.id != photo.id
+    assert (copied.name, copied.file.read_text()) == ("1.png", "an image")
