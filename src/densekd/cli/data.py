@@ -149,15 +149,15 @@ def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
     else:
         found = imagenet.find_imagenet(path, classes_file, subset=kind == "imagenet100")
     with output.show_progress(f"Reading {output.safe(path)}", "images") as on_progress:
-        report = folder.check_images(found, on_progress)
-    _show_counts({"images" if part == "all" else part: n for part, n in report.images.items()})
-    for title, entries in (("Not used", found.left_out), ("Can't be read", report.unreadable)):
+        counts, unreadable = folder.check_images(found, on_progress)
+    _show_counts({"images" if part == "all" else part: n for part, n in counts.items()})
+    for title, entries in (("Not used", found.left_out), ("Can't be read", unreadable)):
         if entries:
             typer.echo(f"{title} ({output.number(len(entries))}):")
         for file, reason in entries:
             typer.echo(f"  {output.safe(file)}: {reason}")
-    folder.check_usable(path, report.images)
-    if report.unreadable:
+    folder.check_usable(path, counts)
+    if unreadable:
         raise typer.Exit(1)
     typer.echo("Every image can be read.")
 

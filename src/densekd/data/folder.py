@@ -60,13 +60,6 @@ class FoundImages(NamedTuple):
         ]
 
 
-class FolderReport(NamedTuple):
-    """The result of decoding every image of a folder."""
-
-    images: dict[str, dict[str, int]]  # by part and class, the number of readable images
-    unreadable: list[LeftOut]
-
-
 class FolderListing(NamedTuple):
     """The entries of a folder without the hidden ones, sorted by name."""
 
@@ -163,15 +156,17 @@ def list_folder(path: Path) -> FolderListing:
         raise ValueError(f"The folder {path} can't be read: {error.strerror}.") from error
 
 
-def check_images(found: FoundImages, on_progress: OnProgress | None = None) -> FolderReport:
-    """Decode every image that was found, and report those that can't be read."""
+def check_images(
+    found: FoundImages, on_progress: OnProgress | None = None
+) -> tuple[dict[str, dict[str, int]], list[LeftOut]]:
+    """Decode all images; return the number of readable ones by part and class, and the others."""
     items = found.items()
     files = [item.file for item in items]
     read, unreadable = try_all(files, lambda i: open_rgb(files[i]), on_progress)
     counts = {part: dict.fromkeys(own, 0) for part, own in found.parts.items()}
     for i in read:
         counts[items[i].part][items[i].label] += 1
-    return FolderReport(counts, unreadable)
+    return counts, unreadable
 
 
 def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:

@@ -174,9 +174,9 @@ def test_files_of_each_class_are_sorted(animals: Path) -> None:
 
 def test_a_report_counts_what_can_be_decoded(animals: Path) -> None:
     done: list[tuple[int, int]] = []
-    report = check_images(find_images(animals), lambda *count: done.append(count))
-    assert report.images == {"all": {"ant": 5, "cat": 10, "dog": 20}}
-    assert report.unreadable == []
+    counts, unreadable = check_images(find_images(animals), lambda *count: done.append(count))
+    assert counts == {"all": {"ant": 5, "cat": 10, "dog": 20}}
+    assert unreadable == []
     assert done[-1] == (35, 35)
 
 
@@ -187,9 +187,9 @@ def test_a_report_of_a_divided_folder_names_the_faults(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:45])
     text.write_text("text")
     found = find_images(tmp_path)
-    report = check_images(found)
-    assert report.images == {"train": {"a": 3, "b": 3}, "val": {"a": 2}}
-    (unused,), (unreadable,) = found.left_out, report.unreadable
+    counts, (unreadable,) = check_images(found)
+    assert counts == {"train": {"a": 3, "b": 3}, "val": {"a": 2}}
+    (unused,) = found.left_out
     assert unused[0] == text
     assert ".txt" in unused[1]
     assert unreadable[0] == cut
