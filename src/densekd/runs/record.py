@@ -16,16 +16,9 @@ import numpy as np
 import torch
 
 import densekd
+from densekd import metrics
 from densekd.data.scenario import Task
 from densekd.files import write_json
-from densekd.metrics import (
-    Matrix,
-    StepMetrics,
-    accuracy_matrix,
-    average_incremental_accuracy,
-    forgetting,
-    step_metrics,
-)
 from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation
 from densekd.training.learner import Learned, Learner
@@ -34,7 +27,7 @@ _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 
 
 @dataclass(frozen=True)
-class StepRecord(StepMetrics):
+class StepRecord(metrics.StepMetrics):
     """The results after a task.
 
     Accuracies go from 0 to 1; the inherited ones are measured with the method's own predictor.
@@ -59,7 +52,7 @@ class StepRecord(StepMetrics):
         return cls(
             number=task.number,
             classes=task.classes,
-            **asdict(step_metrics(evaluation.by(learner.method.predicts), learner.sizes)),
+            **asdict(metrics.step_metrics(evaluation.by(learner.method.predicts), learner.sizes)),
             head_accuracy=_accuracy(evaluation.head),
             nme_accuracy=None if nearest is None else _accuracy(nearest),
             seconds=learned.seconds,
@@ -76,16 +69,16 @@ class StepRecord(StepMetrics):
         return cls(**{**known, "classes": tuple(facts["classes"])})
 
 
-def result_of(records: Sequence[StepRecord], last: Matrix) -> dict[str, Any]:
+def result_of(records: Sequence[StepRecord], last: metrics.Matrix) -> dict[str, Any]:
     """Summarise a run for ``result.json``; ``last`` is its last confusion matrix."""
     nearest = [record.nme_accuracy for record in records if record.nme_accuracy is not None]
     complete = len(nearest) == len(records)
     return {
-        "average_incremental_accuracy": average_incremental_accuracy(records),
+        "average_incremental_accuracy": metrics.average_incremental_accuracy(records),
         "average_incremental_accuracy_nme": float(np.mean(nearest)) if complete else None,
-        "forgetting": forgetting(records),
+        "forgetting": metrics.forgetting(records),
         "steps": [asdict(record) for record in records],
-        "accuracy_matrix": accuracy_matrix(records).tolist(),
+        "accuracy_matrix": metrics.accuracy_matrix(records).tolist(),
         "confusion_matrix": last.tolist(),
     }
 
@@ -183,5 +176,5 @@ def _memory() -> int | None:
         return None
 
 
-def _accuracy(confusion: Matrix) -> float:
+def _accuracy(confusion: metrics.Matrix) -> float:
     return float(np.trace(confusion) / confusion.sum())

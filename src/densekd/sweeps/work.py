@@ -14,7 +14,7 @@ from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord, read_result
 from densekd.runs.run import run
 from densekd.sweeps.jobs import SweepJob
-from densekd.training.callbacks import Stopped, TrainingProgress
+from densekd.training.callbacks import TrainingProgress, stoppable
 
 
 def work(job: SweepJob, channel: JobChannel) -> None:
@@ -24,9 +24,10 @@ def work(job: SweepJob, channel: JobChannel) -> None:
         compress(compression, job.out, JobReporter(compression, channel))
         return
     config = resolve(job.tree)
-    run(config, job.out, JobReporter(config, channel))
+    reporter = JobReporter(config, channel)
+    run(config, job.out, reporter)
     if "flatness" in job.figures:
-        _flatness(job.folder, channel)
+        measure_flatness(job.folder, on_progress=stoppable(reporter.measuring, reporter))
 
 
 def finished(job: SweepJob) -> bool:
@@ -77,6 +78,10 @@ class JobReporter(RunObserver):
         """Report that a task is learned; after the first, other jobs can use the base."""
         self._send(self._task(record.number), record.number + 1, shared=True)
 
+    def measuring(self, done: int, total: int) -> None:
+        """Report that the run is over and its flatness is measured."""
+        self.channel.send(JobProgress("flatness", 1.0, shared=True))
+
     def stop(self) -> bool:
         """Whether to save and stop."""
         return self.channel.stop()
@@ -86,12 +91,3 @@ class JobReporter(RunObserver):
 
     def _task(self, number: int) -> str:
         return f"task {number + 1}/{len(self.tasks)}"
-
-
-def _flatness(folder: Path, channel: JobChannel) -> None:
-    def on_progress(done: int, total: int) -> None:
-        if channel.stop():
-            raise Stopped
-        channel.send(JobProgress("flatness", 1.0, shared=True))
-
-    measure_flatness(folder, on_progress=on_progress)

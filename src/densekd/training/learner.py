@@ -19,15 +19,9 @@ from densekd.methods.method import Method
 from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
+from densekd.training import inference
 from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints, State, load_state, save_state, select_prefix
-from densekd.training.inference import (
-    InferenceOutputs,
-    class_means,
-    cosines,
-    extract_features,
-    infer,
-)
 from densekd.training.inputs import ImageInputs, Label, as_images, as_labels, as_task
 from densekd.training.loop import train_task
 from densekd.training.phases import ExternalTeacher, TaskTraining
@@ -146,7 +140,7 @@ class Learner:
         """
         outputs = self.infer(images)
         means = self.prediction_means() if means is None else means
-        return outputs.logits if means is None else cosines(outputs.features, means)
+        return outputs.logits if means is None else inference.cosines(outputs.features, means)
 
     def prediction_means(self) -> Tensor | None:
         """The class means; None if the method predicts by the logits or has no exemplars."""
@@ -156,11 +150,11 @@ class Learner:
         """ICaRL's class means, unit vectors ``[classes, D]``; None without exemplars."""
         if len(self.memory) == 0:
             return None
-        return class_means(self.network, self.memory.exemplars(), self.settings)
+        return inference.class_means(self.network, self.memory.exemplars(), self.settings)
 
-    def infer(self, images: Images, *, flipped: bool = False) -> InferenceOutputs:
+    def infer(self, images: Images, *, flipped: bool = False) -> inference.InferenceOutputs:
         """Logits and pooled features of images, or of their mirror images."""
-        return infer(self.network, images, self.settings, flipped=flipped)
+        return inference.infer(self.network, images, self.settings, flipped=flipped)
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -296,7 +290,7 @@ class Learner:
             student.grow(len(task.classes))
         self.settings.engine.place(student)
         if self.method.imprints and self.sizes:
-            features = extract_features(self.network, task.train, self.settings)
+            features = inference.extract_features(self.network, task.train, self.settings)
             labels = task.train.labels.to(features.device) - task.first
             student.classifier.imprint(features, labels, seeds.number("init"))
         return student
