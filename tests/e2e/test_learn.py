@@ -155,7 +155,7 @@ def test_predict_a_file_a_folder_and_stdin(taught: tuple[Path, list[str]], tmp_p
     assert [guess["name"] for guess in found["guesses"]] == [g.name for g in expected[0]]
     result = call("predict", taught[0], images, "--csv")
     rows = list(csv.reader(io.StringIO(result.stdout)))
-    assert rows[0] == ["image", "rank", "name", "probability"]
+    assert rows[0] == ["image", "rank", "name", "probability", "known"]
     assert [row[:3] for row in rows[1:]] == [
         [str(file), "1", guess[0].name] for file, guess in zip(files, expected, strict=True)
     ]

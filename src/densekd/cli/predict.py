@@ -4,6 +4,7 @@ import csv
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,13 +17,33 @@ if TYPE_CHECKING:
     from densekd.model.predict import FilePrediction
 
 
+@dataclass(frozen=True)
+class PredictOptions:
+    """How to predict, and how to print it."""
+
+    top: Annotated[int, typer.Option(help="Number of classes to print for each image.")] = 1
+    refuse: Annotated[
+        float,
+        typer.Option(
+            help="Call an image unknown if it looks less familiar than all but this share of "
+            "the images of known classes; 0 calls none unknown."
+        ),
+    ] = 0.05
+    step: ModelStep = None
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False
+
+
 @command(
     "densekd predict animals.model photo.jpg",
     "densekd predict animals.model holiday --top 3 --csv > holiday.csv",
     "find . -name '*.jpg' | densekd predict animals.model - --json",
+    "densekd predict animals.model holiday --refuse 0.1",
+    options=PredictOptions,
     note="Exits with code 1 if an image can't be read.",
 )
 def predict_command(
+    options: PredictOptions,
     model: ModelFolder,
     images: Annotated[
         str,
@@ -31,28 +52,25 @@ def predict_command(
             help="An image, a folder of images, or - for paths on stdin, one per line.",
         ),
     ],
-    top: Annotated[int, typer.Option(help="Number of classes to print for each image.")] = 1,
-    step: ModelStep = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Classify images, with calibrated probabilities over all known classes."""
     from densekd.model.model import Model
     from densekd.model.predict import predict_files
 
-    if json and as_csv:
+    if options.json and options.as_csv:
         raise ValueError("Give either --json or --csv, not both.")
     files = _files(images)
-    opened = Model.open(model, step)
+    opened = Model.open(model, options.step)
+    opened.refused = options.refuse
     found, began = [], time.monotonic()
     with output.show_progress("Classifying", "images") as on_progress:
-        for answer in predict_files(opened, files, top):
+        for answer in predict_files(opened, files, options.top):
             found.append(answer)
             on_progress(len(found), len(files))
     seconds = time.monotonic() - began
-    if json:
+    if options.json:
         _print_json(found)
-    elif as_csv:
+    elif options.as_csv:
         _print_csv(found)
     else:
         _print_table(found)
@@ -88,16 +106,20 @@ def _print_table(found: Iterable["FilePrediction"]) -> None:
     for answer in found:
         for rank, guess in enumerate(answer.guesses):
             name = "" if rank else output.safe(answer.file)
-            table.add_row(name, output.safe(guess.name), output.percent(guess.probability))
+            label = output.safe(guess.name)
+            if not answer.guesses.known and not rank:
+                label = f"unknown, most like {label}"
+            table.add_row(name, label, output.percent(guess.probability))
     output.console().print(table)
 
 
 def _print_csv(found: Iterable["FilePrediction"]) -> None:
     writer = csv.writer(sys.stdout)
-    writer.writerow(["image", "rank", "name", "probability"])
+    writer.writerow(["image", "rank", "name", "probability", "known"])
     for answer in found:
         for rank, (name, probability) in enumerate(answer.guesses, 1):
-            writer.writerow([str(answer.file), rank, name, f"{probability:.6f}"])
+            known = "yes" if answer.guesses.known else "no"
+            writer.writerow([str(answer.file), rank, name, f"{probability:.6f}", known])
 
 
 def _print_json(found: Iterable["FilePrediction"]) -> None:
@@ -106,6 +128,7 @@ def _print_json(found: Iterable["FilePrediction"]) -> None:
     values = [
         {
             "image": str(answer.file),
+            "known": answer.guesses.known,
             "guesses": [guess._asdict() for guess in answer.guesses],
             "error": answer.unreadable,
         }

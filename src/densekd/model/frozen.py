@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from PIL import Image
@@ -17,6 +17,7 @@ from densekd.model.head import LinearHead
 from densekd.model.model import Model, ModelOutputs
 from densekd.model.photos import Photos, join_photos, load_photos
 from densekd.model.store import FROZEN, Store
+from densekd.model.unknown import REFUSED, UnknownRule
 from densekd.training.checkpoint import State, load_state, save_state
 
 
@@ -43,10 +44,13 @@ class FrozenModel(Model):
         self.method, self.classes = FROZEN, tuple(facts["classes"])
         # Fitted to all photos, and only to those that aren't held out.
         self.head, self.tested_head = (
-            LinearHead(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+            LinearHead(*(tensors[f"{name}.{key}"] for key in LinearHead._fields))
             for name in ("head", "tested_head")
         )
         self.labels = tensors["labels"]  # of all photos; -1 for those that were removed
+        self.unknown = UnknownRule(*(tensors[f"unknown.{name}"] for name in UnknownRule._fields))
+        # The share of photos of known classes that may be called unknown.
+        self.refused = REFUSED
 
     @classmethod
     def read_from(cls, folder: Path, step: int, place: Path) -> Self:
@@ -58,8 +62,10 @@ class FrozenModel(Model):
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:
         """Scores of images, and whether they look like anything that was taught."""
-        scores = self.head.scores(self.backbone.features(pixels))
-        return ModelOutputs(scores, torch.ones(len(scores), dtype=torch.bool))
+        features = self.backbone.features(pixels)
+        scores = self.head.scores(features)
+        familiar = self.unknown.familiarity(features, scores)
+        return ModelOutputs(scores, familiar >= self.unknown.threshold(self.refused))
 
     @cached_property
     def photos(self) -> Photos:
@@ -118,14 +124,19 @@ class _Pipeline(nn.Module):
         return (values / self.temperature).softmax(1), values
 
 
-def write_frozen_state(
-    place: Path, facts: dict[str, Any], labels: Tensor, heads: tuple[LinearHead, LinearHead]
-) -> None:
-    """Write a state to the folder ``place``; `FrozenModel.read_from` reads it.
+class FittedHeads(NamedTuple):
+    """What is fitted to the features of a state."""
 
-    ``heads`` are the one fitted to all photos, and the one fitted without those held out.
-    """
+    head: LinearHead  # fitted to all photos
+    tested_head: LinearHead  # fitted without those held out
+    unknown: UnknownRule
+
+
+def write_frozen_state(
+    place: Path, facts: dict[str, Any], labels: Tensor, fitted: FittedHeads
+) -> None:
+    """Write a state to the folder ``place``; `FrozenModel.read_from` reads it."""
     tensors = {"labels": labels}
-    for name, head in zip(("head", "tested_head"), heads, strict=True):
-        tensors |= {f"{name}.weight": head.weight, f"{name}.bias": head.bias}
+    for name, part in fitted._asdict().items():
+        tensors |= {f"{name}.{key}": tensor for key, tensor in part._asdict().items()}
     save_state(place / "state", State({"kind": FROZEN, **facts}, tensors))

@@ -18,10 +18,11 @@ from densekd.model.calibration import (
     fit_temperature,
     split_accuracy,
 )
-from densekd.model.frozen import FrozenModel, write_frozen_state
+from densekd.model.frozen import FittedHeads, FrozenModel, write_frozen_state
 from densekd.model.head import LinearHead, fit_head
 from densekd.model.photos import Photos, join_photos
 from densekd.model.store import Store, Update
+from densekd.model.unknown import fit_unknown
 
 # Photos on which a saved state is compared with the one in memory.
 _VERIFIED = 8
@@ -59,20 +60,24 @@ class FrozenUpdate:
 
         ``began`` is when the update began, by the monotonic clock.
         """
-        heads = self._fit(held_out=False), self._fit(held_out=True)
-        values = heads[1].scores(self._features(self.tested))
+        fitted = self._fit()
+        values = fitted.tested_head.scores(self._features(self.tested))
         labels = self.labels[self.tested]
         update = self._result(values.argmax(1) == labels, time.monotonic() - began)
-        self._write(prepared, heads, values, labels, update)
-        self._verify(prepared, heads[0])
+        self._write(prepared, fitted, values, labels, update)
+        self._verify(prepared, fitted.head)
         self.store.commit(prepared, self.step)
         return update
 
-    def _fit(self, *, held_out: bool) -> LinearHead:
-        """Fit a head; ``held_out`` leaves out the photos to test on."""
-        used = self.labels >= 0
-        places = (used & ~self.photos.test if held_out else used).nonzero().flatten()
-        return fit_head(self._features(places), self.labels[places], len(self.classes))
+    def _fit(self) -> FittedHeads:
+        used, count = self.labels >= 0, len(self.classes)
+        every, train = (each.nonzero().flatten() for each in (used, used & ~self.photos.test))
+        features, labels = self._features(every), self.labels[every]
+        return FittedHeads(
+            fit_head(features, labels, count),
+            fit_head(self._features(train), self.labels[train], count),
+            fit_unknown(features, labels, count),
+        )
 
     def _features(self, places: Tensor) -> Tensor:
         return self.photos.features[places].float()
@@ -106,7 +111,7 @@ class FrozenUpdate:
     def _write(
         self,
         place: Path,
-        heads: tuple[LinearHead, LinearHead],
+        fitted: FittedHeads,
         values: Tensor,
         labels: Tensor,
         update: Update,
@@ -127,7 +132,7 @@ class FrozenUpdate:
             self.backbone.save(place / "backbone")
         if self.added is not None:
             self.added.save(place / "photos")
-        write_frozen_state(place, facts, self.labels, heads)
+        write_frozen_state(place, facts, self.labels, fitted)
 
     def _history(self) -> dict[str, Any]:
         """Which steps have the backbone and the photos, and learned the classes."""

@@ -58,6 +58,7 @@ class Model(ABC):
     network: str
     method: str
     resample = Image.Resampling.BILINEAR
+    refused = 0.0  # the share of images of known classes that may be called unknown
 
     def __init__(self, folder: Path, step: int, facts: dict[str, Any]) -> None:
         self.folder, self.step, self.facts = folder, step, facts

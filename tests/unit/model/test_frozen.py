@@ -261,6 +261,19 @@ def test_the_kinds_are_told_apart(first: Path) -> None:
         TrainedModel.open(first)
 
 
+def test_what_was_never_taught_is_unknown(first: Path) -> None:
+    opened = FrozenModel.open(first)
+    known, other = (
+        opened.read([picture(name, number) for number in range(700, 720)])
+        for name in ("red", "yellow")
+    )
+    assert sum(guesses.known for guesses in opened.predict(known)) >= 17
+    assert sum(guesses.known for guesses in opened.predict(other)) <= 5
+    assert {guesses.name for guesses in opened.predict(other) if not guesses.known} == {None}
+    opened.refused = 0
+    assert all(guesses.known for guesses in opened.predict(other))
+
+
 def test_transparent_and_grey_images_are_read(first: Path) -> None:
     opened = Model.open(first)
     grey = Image.new("L", (30, 20), 128)
