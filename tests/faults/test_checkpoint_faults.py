@@ -59,8 +59,9 @@ def test_a_process_killed_while_saving_loses_nothing(tmp_path: Path) -> None:
     context.set_forkserver_preload(["densekd.training.checkpoint"])
     draw = random.Random(0)
     Checkpoints(tmp_path).save(0, state(0))
-    value = 0
-    for _ in range(10):
+    value = rounds = 0
+    while rounds < 10 or value == 0:  # on a busy machine, ten kills may all come too early
+        rounds += 1
         before = os.listdir(tmp_path)
         process = context.Process(target=save_for_ever, args=(tmp_path,), daemon=True)
         process.start()
@@ -75,7 +76,6 @@ def test_a_process_killed_while_saving_loses_nothing(tmp_path: Path) -> None:
         assert found is not None
         assert found >= value
         value = found
-    assert value > 0
     Checkpoints(tmp_path).save(value, state(value))
     assert temporary(tmp_path) == []
 
