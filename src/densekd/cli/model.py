@@ -64,15 +64,19 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
     calibrated = "not tested"
     if calibration is not None:
         calibrated = f"wrong by {output.percent(calibration)} points on average"
+    refused = "never said"
+    if facts.refused is not None:
+        refused = f"said of {output.percent(facts.refused)} % of the images of known classes"
     rows = {
         "model": f"{output.safe(model)}, step {facts.entry.step} of {facts.entry.when}",
         "method": f"{facts.method} with {facts.network} "
         f"({output.number(facts.parameters)} parameters)",
         "image size": f"{facts.image_size} x {facts.image_size} pixels",
-        "images kept": f"{output.number(facts.exemplars)} to replay, "
+        "images": f"{output.number(facts.exemplars)} to learn from, "
         f"{output.number(facts.tested)} to test on",
         "accuracy": f"{output.percent(after.all)} % of the test images",
         "probabilities": calibrated,
+        "unknown": refused,
         "on disk": f"{facts.bytes / 1e6:,.1f} MB with all steps",
     }
     facts_table = output.table("", "")
@@ -80,7 +84,7 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
     for title, text in rows.items():
         facts_table.add_row(title, text)
     console.print(facts_table)
-    table = output.table("class", numbers=("step", "to replay", "to test on", "accuracy %"))
+    table = output.table("class", numbers=("step", "to learn from", "to test on", "accuracy %"))
     for each in facts.classes:
         table.add_row(
             output.safe(each.name),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -32,6 +33,16 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
         return float(cross_entropy(scaled, labels, label_smoothing=min(smoothing, 1.0)))
 
     return math.exp(float(minimize_scalar(loss, bounds=_RANGE, method="bounded").x))
+
+
+def calibrate(values: Tensor, labels: Tensor) -> dict[str, Any]:
+    """The temperature and the calibration error before and after it, as a model records them."""
+    temperature = fit_temperature(values, labels)
+    before, after = (calibration_error((values / t).softmax(1), labels) for t in (1.0, temperature))
+    return {
+        "temperature": temperature,
+        "calibration": {"error_before": before, "error": after},
+    }
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float | None:

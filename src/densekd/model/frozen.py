@@ -1,6 +1,7 @@
 """A model on a frozen pretrained backbone: only the linear head is fitted, to kept features."""
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -90,6 +91,12 @@ class FrozenModel(Model):
     def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
         """Backbone and head with all that is around them."""
         return _Pipeline(self.backbone, self.head, self.temperature).eval(), self.probabilities
+
+    def refused_share(self) -> float | None:
+        """The share of photos that it calls unknown if it doesn't learn from them."""
+        scores = self.unknown.scores
+        threshold = self.unknown.threshold(self.refused)
+        return None if math.isinf(threshold) else float((scores < threshold).double().mean())
 
     def parameters(self) -> int:
         """The number of parameters of backbone and head."""

@@ -12,17 +12,12 @@ import torch
 from torch import Tensor
 
 from densekd.model.backbone import FrozenBackbone
-from densekd.model.calibration import (
-    calibration_error,
-    class_changes,
-    fit_temperature,
-    split_accuracy,
-)
+from densekd.model.calibration import calibrate, class_changes, split_accuracy
 from densekd.model.frozen import FittedHeads, FrozenModel, write_frozen_state
 from densekd.model.head import LinearHead, fit_head
 from densekd.model.photos import Photos, join_photos
 from densekd.model.store import Store, Update
-from densekd.model.unknown import fit_unknown
+from densekd.model.unknown import cross_scores, fit_unknown
 
 # Photos on which a saved state is compared with the one in memory.
 _VERIFIED = 8
@@ -60,24 +55,22 @@ class FrozenUpdate:
 
         ``began`` is when the update began, by the monotonic clock.
         """
-        fitted = self._fit()
-        values = fitted.tested_head.scores(self._features(self.tested))
-        labels = self.labels[self.tested]
-        update = self._result(values.argmax(1) == labels, time.monotonic() - began)
-        self._write(prepared, fitted, values, labels, update)
-        self._verify(prepared, fitted.head)
-        self.store.commit(prepared, self.step)
-        return update
-
-    def _fit(self) -> FittedHeads:
         used, count = self.labels >= 0, len(self.classes)
         every, train = (each.nonzero().flatten() for each in (used, used & ~self.photos.test))
         features, labels = self._features(every), self.labels[every]
-        return FittedHeads(
+        crossed = cross_scores(features, labels, count)
+        fitted = FittedHeads(
             fit_head(features, labels, count),
             fit_head(self._features(train), self.labels[train], count),
-            fit_unknown(features, labels, count),
+            fit_unknown(features, labels, count, crossed),
         )
+        guesses = fitted.tested_head.scores(self._features(self.tested)).argmax(1)
+        update = self._result(guesses == self.labels[self.tested], time.monotonic() - began)
+        calibrated = calibrate(crossed.logits, labels[crossed.places])
+        self._write(prepared, fitted, {**calibrated, "update": asdict(update)})
+        self._verify(prepared, fitted.head)
+        self.store.commit(prepared, self.step)
+        return update
 
     def _features(self, places: Tensor) -> Tensor:
         return self.photos.features[places].float()
@@ -108,25 +101,14 @@ class FrozenUpdate:
         guesses = model.tested_head.scores(self._features(self.tested)).argmax(1)
         return torch.tensor(ranks)[guesses] == labels
 
-    def _write(
-        self,
-        place: Path,
-        fitted: FittedHeads,
-        values: Tensor,
-        labels: Tensor,
-        update: Update,
-    ) -> None:
-        before, facts = self.before, self._history()
-        temperature = fit_temperature(values, labels)
-        errors = [calibration_error((values / t).softmax(1), labels) for t in (1.0, temperature)]
-        facts |= {
+    def _write(self, place: Path, fitted: FittedHeads, found: dict[str, Any]) -> None:
+        facts = {
+            **self._history(),
             "asked": self.asked,
-            "parent": None if before is None else before.step,
+            "parent": None if self.before is None else self.before.step,
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "classes": self.classes,
-            "temperature": temperature,
-            "calibration": dict(zip(("error_before", "error"), errors, strict=True)),
-            "update": asdict(update),
+            **found,
         }
         if facts["backbone"] == self.step:
             self.backbone.save(place / "backbone")

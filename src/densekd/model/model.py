@@ -165,6 +165,10 @@ class Model(ABC):
         ``[n, classes]``.
         """
 
+    def refused_share(self) -> float | None:
+        """The share of images of known classes that it calls unknown; None if it can't tell."""
+        return None
+
     @abstractmethod
     def parameters(self) -> int:
         """The number of parameters."""
@@ -214,7 +218,7 @@ class ClassInfo:
 
     name: str
     step: int  # that learned it
-    exemplars: int  # images kept for replay
+    exemplars: int  # images, or features of them, that it keeps to learn from
     tested: int  # test images
     accuracy: float | None  # on these; None without any
 
@@ -228,11 +232,12 @@ class ModelInfo:
     network: str
     parameters: int
     image_size: int
-    exemplars: int  # images kept for replay
+    exemplars: int  # images, or features of them, that it keeps to learn from
     tested: int  # test images
     temperature: float  # scores are divided by it before the softmax
-    calibration_error: float | None  # on the test images, to which the temperature was fitted
+    calibration_error: float | None  # on the images to which the temperature was fitted
     uncalibrated_error: float | None  # at a temperature of 1
+    refused: float | None  # the share of known images that it calls unknown; None if it can't tell
     bytes: int  # of all steps on disk
     classes: tuple[ClassInfo, ...]  # in learning order
 
@@ -262,6 +267,7 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
         model.temperature,
         calibration["error"],
         calibration["error_before"],
+        model.refused_share(),
         sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         classes,
     )

@@ -24,12 +24,7 @@ from densekd.data.folder import find_images
 from densekd.data.scenario import Task
 from densekd.data.stratify import oversampling_counts
 from densekd.files import write_atomically
-from densekd.model.calibration import (
-    calibration_error,
-    class_changes,
-    fit_temperature,
-    split_accuracy,
-)
+from densekd.model.calibration import calibrate, class_changes, split_accuracy
 from densekd.model.images import (
     UpdateImages,
     find_update_images,
@@ -233,8 +228,6 @@ def _update(request: TrainedRequest, observer: TeachObserver, began: float) -> U
     test = join_splits([*earlier, request.images.test])
     values = learner.scores(test.images).cpu()
     update = _result(request, learner, learned, test, values.argmax(1) == test.labels)
-    temperature = fit_temperature(values, test.labels)
-    errors = [calibration_error((values / t).softmax(1), test.labels) for t in (1.0, temperature)]
     mean, std = request.normalisation
     facts = {
         "asked": request.digest,
@@ -242,8 +235,7 @@ def _update(request: TrainedRequest, observer: TeachObserver, began: float) -> U
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "mean": mean,
         "std": std,
-        "temperature": temperature,
-        "calibration": dict(zip(("error_before", "error"), errors, strict=True)),
+        **calibrate(values, test.labels),
         "update": asdict(update),
     }
     observer.doing("saving")

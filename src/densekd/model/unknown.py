@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from densekd.model.head import LinearHead, fit_head
+from densekd.model.head import fit_head
 
 # The share of photos of known classes that may be called unknown.
 REFUSED = 0.05
@@ -47,8 +47,16 @@ class UnknownRule(NamedTuple):
         return float(self.scores[max(0, math.floor(allowed))])
 
 
-def fit_unknown(features: Tensor, labels: Tensor, classes: int) -> UnknownRule:
-    """Score each photo by a head and by means to which it didn't contribute.
+class CrossScores(NamedTuple):
+    """What is found in each photo by a head and by means to which it didn't contribute."""
+
+    places: Tensor  # of the photos, [m]
+    logits: Tensor  # [m, classes]
+    cosines: Tensor  # the largest mean cosine, [m]
+
+
+def cross_scores(features: Tensor, labels: Tensor, classes: int) -> CrossScores:
+    """Score each photo by the others: in four folds, each scored by what the rest gives.
 
     The only photo of a class has no score, since without it nothing is known of the class.
 
@@ -57,17 +65,24 @@ def fit_unknown(features: Tensor, labels: Tensor, classes: int) -> UnknownRule:
         labels: from 0 to ``classes - 1``, ``[n]``; every class must occur.
         classes: how many there are.
     """
-    folds, logits, cosines = _draw_folds(labels), [], []
+    folds = _draw_folds(labels)
     folds[torch.bincount(labels)[labels] == 1] = -1
+    found = [CrossScores(torch.empty(0).long(), torch.empty(0, classes), torch.empty(0))]
     for number in range(_FOLDS):
-        left, kept = folds == number, folds != number
-        if left.any():
-            head: LinearHead = fit_head(features[kept], labels[kept], classes)
+        left, kept = (folds == number).nonzero().flatten(), folds != number
+        if len(left):
+            head = fit_head(features[kept], labels[kept], classes)
             means = _means(features[kept], labels[kept], classes)
-            logits.append(head.scores(features[left]).amax(1))
-            cosines.append((features[left] @ means.T).amax(1))
-    logit, cosine = (torch.cat([*parts, torch.empty(0)]) for parts in (logits, cosines))
-    weight = torch.tensor(1.0)
+            cosines = (features[left] @ means.T).amax(1)
+            found.append(CrossScores(left, head.scores(features[left]), cosines))
+    return CrossScores(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+def fit_unknown(
+    features: Tensor, labels: Tensor, classes: int, crossed: CrossScores
+) -> UnknownRule:
+    """Weigh the two parts of the rule by what `cross_scores` found."""
+    logit, cosine, weight = crossed.logits.amax(1), crossed.cosines, torch.tensor(1.0)
     if len(logit) >= _FEWEST and float(logit.std()) > 1e-6:  # a single class has equal logits
         weight = logit.std() / cosine.std().clamp(min=1e-6)
     scores = (logit + weight * cosine).sort().values

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from densekd.model.head import fit_head
-from densekd.model.unknown import UnknownRule, fit_unknown
+from densekd.model.unknown import UnknownRule, cross_scores, fit_unknown
 
 
 def around(means: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -25,9 +25,13 @@ def directions(count: int, seed: int) -> Tensor:
 TAUGHT = directions(4, 0)
 
 
+def fitted(features: Tensor, labels: Tensor, classes: int) -> UnknownRule:
+    return fit_unknown(features, labels, classes, cross_scores(features, labels, classes))
+
+
 @pytest.fixture(scope="module")
 def rule() -> UnknownRule:
-    return fit_unknown(*around(TAUGHT, 100, 1), 4)
+    return fitted(*around(TAUGHT, 100, 1), 4)
 
 
 def unknown(rule: UnknownRule, features: Tensor, refused: float) -> float:
@@ -60,7 +64,7 @@ def test_at_most_the_share_of_its_own_scores_is_refused(rule: UnknownRule) -> No
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_photos(count: int) -> None:
-    rule = fit_unknown(*around(TAUGHT[:3], count, 1), 3)
+    rule = fitted(*around(TAUGHT[:3], count, 1), 3)
     assert len(rule.scores) == (0 if count == 1 else 6)
     assert rule.threshold() == -math.inf
     assert math.isfinite(float(rule.cosine_weight))
@@ -68,8 +72,18 @@ def test_few_photos(count: int) -> None:
 
 def test_one_class_alone() -> None:
     features, labels = around(TAUGHT[:1], 50, 1)
-    rule = fit_unknown(features, labels, 1)
+    rule = fitted(features, labels, 1)
     other, _ = around(directions(1, 3), 50, 4)
     head = fit_head(features, labels, 1)
     familiar = rule.familiarity(other, head.scores(other))
     assert float((familiar < rule.threshold()).float().mean()) > 0.9
+
+
+def test_each_photo_is_scored_by_the_others() -> None:
+    features, labels = around(TAUGHT, 25, 1)
+    wrong = labels.clone()
+    wrong[0] = 3  # a photo of class 0, said to be of class 3
+    found = cross_scores(features, wrong, 4)
+    assert sorted(found.places.tolist()) == list(range(100))
+    guesses = found.logits.argmax(1)[found.places.argsort()]
+    assert guesses.tolist() == labels.tolist()
