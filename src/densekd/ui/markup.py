@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from densekd.jobs.events import JobProgress
+from densekd.model.review import Confusion, Suspect
 from densekd.model.store import ClassChange, HistoryEntry, Update
 from densekd.ui.predictor import PhotoPrediction
+from densekd.ui.reviewer import image_id
 from densekd.ui.uploads import Upload, by_class
 
 _MAX_NAMES = 6
+_MAX_CONFUSIONS, _MAX_WRONG = 20, 24  # shown
 
 
 def prediction_cards(predictions: Sequence[PhotoPrediction]) -> str:
@@ -18,18 +21,24 @@ def prediction_cards(predictions: Sequence[PhotoPrediction]) -> str:
 
 
 def _card(prediction: PhotoPrediction) -> str:
-    answer = alert(prediction.problem) or "<p class='kd-dim'>Looking</p>"
-    if prediction.guesses:
-        bars = "".join(_bar(each.name, each.probability, "after") for each in prediction.guesses)
-        answer = (
-            f"<div><div class='kd-bars'>{bars}</div>"
-            f"<button data-teach='{prediction.photo.id}'>Teach this photo</button></div>"
-        )
-    name = html.escape(prediction.photo.name)
     return (
-        f"<figure class='kd-card'>{_photo(prediction.photo)}{answer}"
-        f"<figcaption>{name}</figcaption></figure>"
+        f"<figure class='kd-card'>{_photo(prediction.photo)}{_answer(prediction)}"
+        f"<figcaption>{html.escape(prediction.photo.name)}</figcaption></figure>"
     )
+
+
+def _answer(prediction: PhotoPrediction) -> str:
+    answer = prediction.answer
+    if answer is None:
+        return alert(prediction.problem) or "<p class='kd-dim'>Looking</p>"
+    bars = "".join(_bar(each.name, each.probability, "after") for each in answer)
+    if not answer.known:
+        bars = (
+            "<p><b>None of these.</b> It looks like nothing that the model was taught.</p>"
+            f"<details><summary>Closest classes</summary>{bars}</details>"
+        )
+    button = f"<button data-teach='{prediction.photo.id}'>Teach this photo</button>"
+    return f"<div><div class='kd-bars'>{bars}</div>{button}</div>"
 
 
 def alert(sentence: str) -> str:
@@ -143,6 +152,49 @@ def _chart_row(change: ClassChange, *, new: bool) -> str:
     )
 
 
+def confusions(found: Sequence[Confusion], tested: int) -> str:
+    """Which classes are taken for which, with the photos."""
+    if not tested:
+        return "<p>No test photos yet. Teach at least 5 photos of a class to see mistakes.</p>"
+    wrong = sum(len(each.images) for each in found)
+    text = (
+        f"The model was tested on {_photos(tested)} that it did not learn from, "
+        f"and named {wrong or 'none'} of them wrong."
+    )
+    sections = "".join(map(_confusion, found[:_MAX_CONFUSIONS]))
+    return (
+        f"<h2>Classes that are mixed up</h2><p>{text}</p><div class='kd-mistakes'>{sections}</div>"
+    )
+
+
+def _confusion(found: Confusion) -> str:
+    tiles = "".join(f"<li>{_kept_photo(image)}</li>" for image in found.images[:_MAX_WRONG])
+    return (
+        f"<section><header><h3>{html.escape(found.label)}</h3> taken for "
+        f"<h3>{html.escape(found.guess)}</h3><span class='kd-dim'>{len(found.images)} of "
+        f"{_photos(found.tested)}</span></header><ul class='kd-tiles'>{tiles}</ul></section>"
+    )
+
+
+def suspects(found: Sequence[Suspect]) -> str:
+    """Photos that may be in the wrong class."""
+    if not found:
+        return ""
+    tiles = "".join(map(_suspect, found))
+    return (
+        "<h2>Photos that may be in the wrong class</h2>"
+        "<p>These photos were taught as one class but look like another. Wrong ones make the "
+        f"model worse.</p><ul class='kd-tiles kd-suspects'>{tiles}</ul>"
+    )
+
+
+def _suspect(found: Suspect) -> str:
+    return (
+        f"<li>{_kept_photo(found.image)}<p>Taught as <b>{html.escape(found.label)}</b>, looks like "
+        f"<b>{html.escape(found.guess)}</b></p></li>"
+    )
+
+
 def history_table(entries: Sequence[HistoryEntry]) -> str:
     """All steps, with a button to go to each that isn't current."""
     titles = ("step", "when", "learned", "photos", "old classes", "all classes", "")
@@ -190,6 +242,11 @@ def _bar(label: str, share: float, kind: str) -> str:
 def _photo(photo: Upload) -> str:
     """A photo, which the server sends only when it comes into view."""
     return f"<img src='/photo/{photo.id}' loading='lazy' alt='{html.escape(photo.name)}'>"
+
+
+def _kept_photo(image: bytes) -> str:
+    """A photo that the model keeps."""
+    return f"<img src='/photo/{image_id(image)}' loading='lazy' alt=''>"
 
 
 def _number(count: int, one: str, many: str) -> str:

@@ -83,6 +83,8 @@ class Page:
                     self.predictions = gr.HTML(js_on_load=_BUTTONS)
                 with gr.Tab("Teach", id="teach"):
                     self._add_teach_tab()
+                with gr.Tab("Mistakes"):
+                    self.mistakes = gr.HTML()
                 with gr.Tab("History"):
                     self.history = gr.HTML(js_on_load=_BUTTONS)
             self._connect()
@@ -116,7 +118,7 @@ class Page:
             self.basket,
         ]
         views += [self.progress, self.result, self.class_name, self.teach_button, self.stop_button]
-        views += [self.tabs]
+        views += [self.tabs, self.mistakes]
         options = [self.minutes, self.epochs, self.known]
         events: list[tuple[Callable[..., Any], Callable[..., _Changes], list[Any]]] = [
             (self.blocks.load, self.refresh, []),
@@ -149,12 +151,14 @@ class Page:
         """Show what has changed since a window showed these versions."""
         session, job = self.session, self.session.job
         revision = session.revision()
-        session.predictor.follow(revision)
+        for follower in (session.predictor, session.reviewer):
+            follower.follow(revision)
         state = job and (job.running, job.progress, len(job.warnings))
         parts = {
             "model": (revision, self._show_model),
             "basket": (session.basket.version, self._show_basket),
             "predictions": (session.predictor.version, self._show_predictions),
+            "mistakes": (session.reviewer.version, self._show_mistakes),
             "update": ((session.updates, state), self._show_update),
             "pace": (session.busy, self._set_pace),
         }
@@ -251,6 +255,12 @@ class Page:
 
     def _show_predictions(self) -> _Changes:
         return {self.predictions: markup.prediction_cards(self.session.predictor.predictions)}
+
+    def _show_mistakes(self) -> _Changes:
+        reviewer, current = self.session.reviewer, self.session.current()
+        tested = 0 if current is None else sum(each.tested for each in current.update.classes)
+        shown = markup.confusions(reviewer.confusions, tested) + markup.suspects(reviewer.suspects)
+        return {self.mistakes: shown}
 
     def _set_pace(self) -> _Changes:
         return {self.timer: gr.Timer(_BUSY_SECONDS if self.session.busy else _IDLE_SECONDS)}

@@ -12,6 +12,7 @@ from densekd.model.options import TeachOptions
 from densekd.model.store import HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
+from densekd.ui.reviewer import Reviewer
 from densekd.ui.uploads import (
     Upload,
     by_class,
@@ -42,14 +43,16 @@ class Session:
         self.inbox, self._uploads = temporary / "inbox", temporary / "uploads"
         for place in (self.inbox, self._uploads):
             place.mkdir()
-        self.basket, self.predictor = Basket(), PhotoPredictor(folder, _TOP)
+        self.basket = Basket()
+        self.predictor, self.reviewer = PhotoPredictor(folder, _TOP), Reviewer(folder)
         self.job: UpdateJob | None = None
         self.updates = 0  # that were started
 
     @property
     def busy(self) -> bool:
-        """Whether an update runs or photos are being predicted."""
-        return (self.job is not None and self.job.running) or self.predictor.busy
+        """Whether something is going to change soon."""
+        working = self.predictor.busy or self.reviewer.busy
+        return working or (self.job is not None and self.job.running)
 
     def revision(self) -> tuple[int, int] | None:
         """A value that changes whenever the model does, also by another program."""
@@ -100,7 +103,7 @@ class Session:
         """A small JPEG of a photo on the page; None if it isn't there or can't be read."""
         upload = self.basket.find(photo) or self.predictor.find(photo)
         if upload is None:
-            return None
+            return self.reviewer.images.get(photo)
         try:
             image = open_rgb(upload.file, _THUMBNAIL)
         except UnreadableImage:
@@ -139,6 +142,7 @@ class Session:
         """Stop a running update, and wait until it has ended."""
         self.stop()
         self.predictor.close()
+        self.reviewer.close()
         if self.job is not None:
             self.job.wait()
 

@@ -1,0 +1,40 @@
+"""Finds a model's mistakes for the page, with the photos in question."""
+
+from hashlib import sha256
+from pathlib import Path
+
+from densekd.model.review import Confusion, Suspect, find_confusions, find_suspects
+from densekd.ui.follower import ModelFollower
+
+_MAX_SUSPECTS = 12
+
+
+class Reviewer(ModelFollower):
+    """The mistakes of a model."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.confusions: list[Confusion] = []
+        self.suspects: list[Suspect] = []
+        self.images: dict[str, bytes] = {}  # JPEGs by id
+
+    def _work(self, revision: object) -> None:
+        try:
+            model = self._open(revision)
+        except (ValueError, OSError):  # which the page says elsewhere
+            self.confusions, self.suspects = [], []
+            return
+        self._show(find_confusions(model), [])  # at once; what follows takes seconds
+        self._show(self.confusions, find_suspects(model, _MAX_SUSPECTS))
+
+    def _show(self, confusions: list[Confusion], suspects: list[Suspect]) -> None:
+        images = [image for each in confusions for image in each.images]
+        images += [each.image for each in suspects]
+        self.images = {image_id(image): image for image in images}
+        self.confusions, self.suspects = confusions, suspects
+        self.version += 1
+
+
+def image_id(image: bytes) -> str:
+    """The id of an image on the page."""
+    return sha256(image).hexdigest()[:16]
