@@ -1,10 +1,14 @@
 """The page's photos in a real browser: thumbnails, the camera, two windows, a reload."""
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, expect
 
+from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach
@@ -88,6 +92,40 @@ def test_the_camera_takes_photos_to_teach_and_to_look_at(tmp_path: Path, browser
         expect(page.get_by_text("3 classes: blue, red, test picture.")).to_be_visible()
         expect(tab(page, "Look").locator(".kd-card .kd-bar")).to_have_count(3)
     assert Model.open(model).classes == ("blue", "red", "test picture")
+
+
+def test_mistakes_are_shown_and_corrected(tmp_path: Path, browser: Browser) -> None:
+    model = tmp_path / "model"
+    source = photos(tmp_path / "photos", "red", "green", "blue")
+    for file in sorted(photos(tmp_path / "more", "green", count=14).glob("green/*"))[-2:]:
+        shutil.copy(file, source / "red" / f"wrong {file.name}")
+    pattern = np.random.default_rng(0).integers(0, 255, (8, 8, 3), np.uint8)
+    Image.fromarray(pattern).resize((99, 99)).save(tmp_path / "pattern.png")
+    teach(model, source, TeachOptions())
+    with served(model, tmp_path / "log") as address, opened(browser, address) as page:
+        mistakes = tab(page, "Mistakes")
+        expect(mistakes.get_by_text("that it did not learn from")).to_be_visible()
+        suspects = mistakes.locator(".kd-suspects li")
+        expect(suspects).to_have_text(["Taught as red, looks like green"] * 2)
+        image = suspects.locator("img").first.element_handle()
+        page.wait_for_function("image => image.naturalWidth > 0", arg=image)
+        for i in range(2):
+            suspects.get_by_role("button", name="Select photo").nth(i).click()
+        mistakes.get_by_role("button", name="Move to the class they look like").click()
+        expect(suspects).to_have_count(0)
+        expect(tab(page, "History").get_by_text("Step 1 corrected")).to_be_visible()
+
+        look = tab(page, "Look")
+        drop(look, [tmp_path / "pattern.png"])
+        expect(look.get_by_text("None of these.")).to_be_visible()
+        look.get_by_role("button", name="Teach this photo").click()
+        lesson = page.get_by_role("tabpanel").filter(visible=True)
+        lesson.get_by_label(NAME).fill("pattern")
+        lesson.get_by_role("button", name="Teach").click()
+        expect(lesson.get_by_text("Step 2 learned pattern from 1 photo.")).to_be_visible()
+        look = tab(page, "Look")
+        expect(look.locator(".kd-bar span:first-child").first).to_have_text("pattern")
+    assert [count for count in FrozenModel.open(model).training_counts() if count == 1] == [1]
 
 
 def test_a_computer_without_a_camera_is_told_so(tmp_path: Path, browser: Browser) -> None:

@@ -53,6 +53,7 @@ TESTED_ELSEWHERE = {
     "unit/sweeps/test_sweep.py": {"sweeps/jobs.py"},
     "unit/training/test_engine.py": {"precision.py"},
     "unit/training/test_learner_estimator.py": {"training/settings.py"},
+    "unit/ui/test_predictor.py": {"ui/follower.py"},
 }
 
 

@@ -118,12 +118,22 @@ def warning_list(warnings: Sequence[str]) -> str:
 
 def update_result(update: Update) -> str:
     """What an update did: in a sentence, and class by class."""
-    learned = html.escape(short_list(update.learned))
-    text = f"Step {update.step} learned <b>{learned}</b> from {_photos(update.images)}."
+    text = f"Step {update.step} {_deed(update)}."
     before, after = update.before, update.after
     if before is not None and before.old is not None and after.old is not None:
         text += f" Accuracy on old classes: {_percent(before.old)} → {_percent(after.old)}."
     return f"<p>{text}</p>{accuracy_chart(update)}"
+
+
+def _deed(update: Update) -> str:
+    """What an update did, in words."""
+    if update.learned:
+        names = html.escape(short_list(update.learned))
+        return f"learned <b>{names}</b> from {_photos(update.images)}"
+    if update.replayed:
+        names = html.escape(short_list(update.replayed))
+        return f"learned {_photos(update.images)} more of <b>{names}</b>"
+    return "corrected classes or photos"
 
 
 def accuracy_chart(update: Update) -> str:
@@ -184,14 +194,19 @@ def suspects(found: Sequence[Suspect]) -> str:
     return (
         "<h2>Photos that may be in the wrong class</h2>"
         "<p>These photos were taught as one class but look like another. Wrong ones make the "
-        f"model worse.</p><ul class='kd-tiles kd-suspects'>{tiles}</ul>"
+        f"model worse: click them to correct that.</p><ul class='kd-tiles kd-suspects'>{tiles}</ul>"
+        "<div class='kd-selection' hidden><span></span>"
+        "<button data-act='move'>Move to the class they look like</button>"
+        "<button data-act='remove-selected'>Remove from the model</button></div>"
     )
 
 
 def _suspect(found: Suspect) -> str:
+    label, guess, photo = html.escape(found.label), html.escape(found.guess), found.image
     return (
-        f"<li>{_kept_photo(found.image)}<p>Taught as <b>{html.escape(found.label)}</b>, looks like "
-        f"<b>{html.escape(found.guess)}</b></p></li>"
+        f"<li><button data-photo='{image_id(photo)}' aria-pressed='false'"
+        f" aria-label='Select photo of {label}'>{_kept_photo(photo)}</button>"
+        f"<p>Taught as <b>{label}</b>, looks like <b>{guess}</b></p></li>"
     )
 
 
@@ -214,7 +229,7 @@ def _history_row(entry: HistoryEntry) -> str:
     cells = (
         f"{entry.step}{since}",
         datetime.fromisoformat(entry.when).astimezone().strftime("%Y-%m-%d %H:%M"),
-        html.escape(short_list(update.learned)),
+        html.escape(short_list((*update.learned, *update.replayed))) or "corrections",
         f"{update.images:,}",
         old,
         _percent(update.after.all),

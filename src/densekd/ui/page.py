@@ -84,7 +84,7 @@ class Page:
                 with gr.Tab("Teach", id="teach"):
                     self._add_teach_tab()
                 with gr.Tab("Mistakes"):
-                    self.mistakes = gr.HTML()
+                    self.mistakes = gr.HTML(js_on_load=_resource("photos.js"))
                 with gr.Tab("History"):
                     self.history = gr.HTML(js_on_load=_BUTTONS)
             self._connect()
@@ -95,12 +95,12 @@ class Page:
             info="A folder with a sub-folder for each class brings its own names.",
         )
         self.teach_area = _drop_area("Drop photos or a folder here.")
-        self.basket = gr.HTML(js_on_load=_resource("basket.js"))
+        self.basket = gr.HTML(js_on_load=_resource("photos.js"))
         with gr.Accordion("Options", open=False):
             with gr.Row():
                 self.minutes = gr.Number(0, label="Time limit in minutes (0: no limit)")
                 self.epochs = gr.Number(0, label="Epochs (0: automatic)", precision=0)
-            self.known = gr.Checkbox(label="Allow more photos of known classes")
+            self.known = gr.Checkbox(True, label="Allow more photos of known classes")
         with gr.Row():
             self.clear_button = gr.Button("Clear")
             self.teach_button = gr.Button("Teach", variant="primary")
@@ -132,6 +132,7 @@ class Page:
             (self.clear_button.click, self.clear, []),
             (self.teach_button.click, self.teach, [self.class_name, *options]),
             (self.stop_button.click, self.stop, []),
+            (self.mistakes.select, self.correct, []),
             (self.history.select, self.go_to_step, []),
         ]
         for begin, act, given in events:
@@ -235,6 +236,14 @@ class Page:
         return self.refresh(seen)
 
     @_show_errors
+    def correct(self, seen: _Versions, event: gr.EventData) -> _Changes:
+        """Move or remove the photos that were selected because they are in the wrong class."""
+        self.session.correct(
+            [str(photo) for photo in event.photos], remove=event.action == "remove"
+        )
+        return self.refresh(seen)
+
+    @_show_errors
     def go_to_step(self, seen: _Versions, event: gr.EventData) -> _Changes:
         """Make the step whose button was pressed the current one."""
         undo(self.session.folder, int(event.step))
@@ -257,9 +266,10 @@ class Page:
         return {self.predictions: markup.prediction_cards(self.session.predictor.predictions)}
 
     def _show_mistakes(self) -> _Changes:
-        reviewer, current = self.session.reviewer, self.session.current()
-        tested = 0 if current is None else sum(each.tested for each in current.update.classes)
-        shown = markup.confusions(reviewer.confusions, tested) + markup.suspects(reviewer.suspects)
+        found = self.session.reviewer
+        if found.tested is None:
+            return {self.mistakes: ""}
+        shown = markup.confusions(found.confusions, found.tested) + markup.suspects(found.suspects)
         return {self.mistakes: shown}
 
     def _set_pace(self) -> _Changes:

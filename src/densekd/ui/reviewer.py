@@ -14,6 +14,7 @@ class Reviewer(ModelFollower):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.tested: int | None = None  # test photos; None if they aren't known
         self.confusions: list[Confusion] = []
         self.suspects: list[Suspect] = []
         self.images: dict[str, bytes] = {}  # JPEGs by id
@@ -21,8 +22,10 @@ class Reviewer(ModelFollower):
     def _work(self, revision: object) -> None:
         try:
             model = self._open(revision)
+            self.tested = sum(each.tested for each in model.entry.update.classes)
         except (ValueError, OSError):  # which the page says elsewhere
-            self.confusions, self.suspects = [], []
+            self.tested = None
+            self._show([], [])
             return
         self._show(find_confusions(model), [])  # at once; what follows takes seconds
         self._show(self.confusions, find_suspects(model, _MAX_SUSPECTS))

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.data.decode import UnreadableImage, open_rgb
+from densekd.model.corrections import Correction, correct_photos
 from densekd.model.model import history
 from densekd.model.options import TeachOptions
 from densekd.model.store import HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
-from densekd.ui.reviewer import Reviewer
+from densekd.ui.reviewer import Reviewer, image_id
 from densekd.ui.uploads import (
     Upload,
     by_class,
@@ -132,6 +133,14 @@ class Session:
         self.basket.take(upload.id for upload in uploads)
         self.job = UpdateJob(UpdateInput(self.folder, place, options), clean_up)
         self.updates += 1
+
+    def correct(self, photos: Sequence[str], *, remove: bool) -> None:
+        """Remove suspect photos from the model, or move them to the classes that they look like."""
+        found = [each for each in self.reviewer.suspects if image_id(each.image) in photos]
+        correct_photos(
+            self.folder,
+            [Correction(x.hash, x.label, None if remove else x.guess) for x in found],
+        )
 
     def stop(self) -> None:
         """Ask a running update to save its progress and stop."""

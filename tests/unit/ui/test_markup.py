@@ -2,12 +2,14 @@ import re
 from pathlib import Path
 
 from densekd.jobs.events import JobProgress
-from densekd.model.model import Guess
+from densekd.model.model import Guess, Prediction
+from densekd.model.review import Confusion, Suspect
 from densekd.model.store import Accuracy, ClassChange, HistoryEntry, Update
 from densekd.ui import markup
 from densekd.ui.predictor import PhotoPrediction
 from densekd.ui.uploads import Upload
 
+PHOTO = Upload((), "1.png", Path("0"))
 EVIL = "<img src=x onerror=alert(1)>'\""
 
 
@@ -27,9 +29,13 @@ def test_names_are_escaped() -> None:
         markup.model_header(EVIL, entry),
         markup.basket([photo]),
         markup.basket([Upload((EVIL,), "1.png", Path("0"))]),
-        markup.prediction_cards([PhotoPrediction(photo, [])]),
-        markup.prediction_cards([PhotoPrediction(Upload((), "1.png", Path("0")), [], EVIL)]),
-        markup.prediction_cards([PhotoPrediction(photo, [Guess(EVIL, 0.5)])]),
+        markup.prediction_cards([PhotoPrediction(photo)]),
+        markup.prediction_cards([PhotoPrediction(PHOTO, problem=EVIL)]),
+        markup.prediction_cards([PhotoPrediction(PHOTO, Prediction([Guess(EVIL, 0.5)]))]),
+        markup.confusions([Confusion(EVIL, "cat", 5, (b"",))], 5),
+        markup.confusions([Confusion("cat", EVIL, 5, (b"",))], 5),
+        markup.suspects([Suspect(b"", EVIL, "cat", b"")]),
+        markup.suspects([Suspect(b"", "cat", EVIL, b"")]),
         markup.history_table([entry]),
         markup.update_result(update()),
         markup.alert(EVIL),
@@ -70,6 +76,25 @@ def test_progress_shows_the_time_left() -> None:
     assert "Learning, about 2 min left" in half
     assert "about 7 s left" in markup.job_progress(JobProgress("Learning", 0.5, 7.2), [])
     assert "about 2.0 h left" in markup.job_progress(JobProgress("Learning", 0.5, 7200.0), [])
+
+
+def test_an_unknown_photo_is_none_of_the_classes() -> None:
+    guesses = [Guess("cat", 0.9), Guess("dog", 0.1)]
+    known = markup.prediction_cards([PhotoPrediction(PHOTO, Prediction(guesses))])
+    unknown = markup.prediction_cards([PhotoPrediction(PHOTO, Prediction(guesses, known=False))])
+    assert "None of these" in unknown
+    assert "None of these" not in known
+    assert all("data-teach='0'" in shown for shown in (known, unknown))
+
+
+def test_mistakes_are_counted() -> None:
+    assert "No test photos yet" in markup.confusions([], 0)
+    assert "1 photo that it did not learn from, and named none of them" in markup.confusions([], 1)
+    found = [Confusion("cat", "dog", 9, (b"1", b"2")), Confusion("dog", "cat", 3, (b"3",))]
+    shown = markup.confusions(found, 12)
+    assert "12 photos that it did not learn from, and named 3 of them" in shown
+    assert "2 of 9 photos" in shown
+    assert shown.count("<img") == 3
 
 
 def test_long_lists_of_names_are_cut() -> None:

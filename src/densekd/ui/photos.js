@@ -1,4 +1,4 @@
-// Removes, moves and selects photos of the basket. For gr.HTML's js_on_load.
+// Selects, moves and removes photos. For gr.HTML's js_on_load.
 const idsIn = (place, which) =>
   [...place.querySelectorAll(`[data-photo]${which}`)].map((photo) => photo.dataset.photo);
 const selected = () => idsIn(element, "[aria-pressed=true]");
@@ -9,6 +9,11 @@ function showSelection() {
   element.querySelector(".kd-selection").hidden = !count;
   element.querySelector(".kd-selection span").textContent =
     count === 1 ? "1 photo selected" : `${count} photos selected`;
+}
+
+function changeSelected(action, name) {
+  change(action, selected(), name);
+  select(element.querySelectorAll("[data-photo]"), false);
 }
 
 function select(photos, on) {
@@ -28,6 +33,6 @@ element.addEventListener("click", (event) => {
   }
   else if (act === "remove-class") change("remove", idsIn(section, ""));
   else if (act === "add-more") change("choose", [], section.dataset.class);
-  else if (act === "remove-selected") change("remove", selected());
-  else if (act === "move") change("move", selected(), element.querySelector("input").value);
+  else if (act === "remove-selected") changeSelected("remove");
+  else if (act === "move") changeSelected("move", element.querySelector("input")?.value);
 });
