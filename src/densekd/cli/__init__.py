@@ -17,6 +17,7 @@ from densekd.cli import (
     predict,
     report,
     run,
+    serve,
     sweep,
     ui,
 )
@@ -50,6 +51,7 @@ for _command in (
     model.history_command,
     model.undo_command,
     export.export_command,
+    serve.serve_command,
     ui.ui_command,
 ):
     _command.add_to(app, _MODELS)

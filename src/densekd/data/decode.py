@@ -73,7 +73,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def width_and_height(file: Path) -> tuple[int, int]:
+def width_and_height(file: Path | bytes) -> tuple[int, int]:
     """Read an image's size from the file's header, before it is turned upright.
 
     Raises:

@@ -17,7 +17,7 @@ from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_r
 from densekd.model.store import FROZEN, HistoryEntry, Pointer, Store
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 
-PhotoInput = Path | Image.Image | NDArray[np.uint8]
+PhotoInput = Path | bytes | Image.Image | NDArray[np.uint8]
 
 
 class Guess(NamedTuple):
@@ -103,8 +103,8 @@ class Model(ABC):
     def read(self, images: Sequence[PhotoInput]) -> Tensor:
         """Resize and crop images as for training; gives uint8 ``[n, 3, H, W]``.
 
-        Takes paths, Pillow images, and uint8 arrays ``[H, W, 3]`` or ``[H, W]``. Raises
-        `UnreadableImage` if a file is damaged or not an image.
+        Takes paths, contents of files, Pillow images, and uint8 arrays ``[H, W, 3]`` or ``[H, W]``.
+        Raises `UnreadableImage` if a file is damaged or not an image.
         """
         read = list(in_threads(self._named_crop, images))
         return torch.stack(read) if read else torch.empty(0, 3, *2 * [self.image_size]).byte()
@@ -274,7 +274,7 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
 
 
 def _rgb(image: PhotoInput, size: int) -> Image.Image:
-    if isinstance(image, Path):
+    if isinstance(image, Path | bytes):
         return open_rgb(image, size)
     if isinstance(image, Image.Image):
         return upright_rgb(image.copy())

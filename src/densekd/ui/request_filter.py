@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from densekd.serve.web_server import foreign_request, own_hosts
+
 _ALLOWED = re.compile(
     r"/|/(static|assets)/.*|/(config|theme\.css|favicon\.ico|manifest\.json)"
     r"|/photo/[0-9a-f]{16}|/gradio_api/(queue/(join|data)|upload|heartbeat/\w+|cancel|reset)"
@@ -32,8 +34,7 @@ class RequestFilter:
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
-        # Refuse other host names: another site's could resolve to this address (DNS rebinding).
-        self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        self.hosts = own_hosts(port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403."""
@@ -64,12 +65,9 @@ class RequestFilter:
         await self.app(scope, receive, with_policy)
 
     def _refusal(self, scope: Scope) -> str | None:
-        headers = Headers(scope=scope)
-        if headers.get("host") not in self.hosts:
-            return "Use the address 127.0.0.1."
-        origin = headers.get("origin")
-        if origin is not None and origin.removeprefix("http://") not in self.hosts:
-            return "Requests from other sites are not allowed."
+        foreign = foreign_request(Headers(scope=scope), self.hosts)
+        if foreign is not None:
+            return foreign
         return None if _ALLOWED.fullmatch(scope["path"]) else "This path is not allowed."
 
 

@@ -3,20 +3,17 @@
 import os
 import socket
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from densekd.jobs.local import preload
+from densekd.serve.web_server import LOOPBACK, open_listener, running
 from densekd.ui.session import Session
 
 if TYPE_CHECKING:
     import uvicorn
-
-HOST = "127.0.0.1"
 
 _ENVIRONMENT = {
     "GRADIO_ANALYTICS_ENABLED": "False",
@@ -28,16 +25,9 @@ _LARGEST_FILE = "200mb"
 
 def listen(port: int | None) -> socket.socket:
     """Open a socket on ``port``, on any if it is 0, or on the first free one from 7860 if None."""
-    for each in range(7860, 7960) if port is None else [port]:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, each))
-            listener.listen()  # reserves the port, which bind alone doesn't
-        except OSError:
-            listener.close()
-        else:
-            return listener
+    listener = open_listener(LOOPBACK, range(7860, 7960) if port is None else [port])
+    if listener is not None:
+        return listener
     taken = "The ports from 7860 to 7959 are" if port is None else f"Port {port} is"
     raise ValueError(f"{taken} in use or not allowed; choose another with --port, 0 for any.")
 
@@ -56,17 +46,10 @@ def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
         preload("densekd.ui.worker")
         port = listener.getsockname()[1]
         server = _server(session, port)
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        thread.start()
         try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.01)
-            if not server.started:
-                raise OSError(f"Can't serve the page on port {port}; try another with --port.")
-            yield f"http://{HOST}:{port}"
+            with running(server, listener):
+                yield f"http://{LOOPBACK}:{port}"
         finally:
-            server.should_exit = True
-            thread.join()
             session.close()
 
 

@@ -38,7 +38,7 @@ def test_a_server_that_fails_to_start_gives_no_address(
     monkeypatch.setattr(server, "preload", lambda module: None)
     listener = listen(0)
     with (
-        pytest.raises(OSError, match="Can't serve the page"),
+        pytest.raises(OSError, match="Can't serve on port"),
         serving(tmp_path / "model", listener),
     ):
         pytest.fail("an address was given")

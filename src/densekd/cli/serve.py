@@ -1,0 +1,49 @@
+"""``densekd serve``: predictions over HTTP."""
+
+from typing import Annotated
+
+import typer
+
+from densekd.cli import output
+from densekd.cli.options import ModelFolder, command, option
+from densekd.cli.signals import Interrupts
+
+
+@command(
+    "densekd serve my-model",
+    "curl -F image=@photo.jpg http://127.0.0.1:8000/predict",
+    "densekd serve my-model --host 0.0.0.0 --port 8080",
+    note="An update is served as soon as it has finished; there is no need to restart.",
+)
+def serve_command(
+    model: ModelFolder,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Others than this computer's need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 for any.", min=0, max=65535)
+    ] = 8000,
+    token: Annotated[
+        str | None,
+        option(
+            "Token that clients must send. Default: a new one is printed where it is needed.",
+            envvar="DENSEKD_TOKEN",
+        ),
+    ] = None,
+) -> None:
+    """Answer requests for predictions over HTTP, at first from this computer only."""
+    import threading
+
+    from densekd.serve.server import listen_for_clients, needed_token, serving_model
+
+    ended = threading.Event()
+    with Interrupts() as interrupts:
+        interrupts.on_first = ended.set
+        listener = listen_for_clients(host, port)
+        needed = needed_token(listener, token)
+        with serving_model(model, listener, needed) as address:
+            typer.echo(f"{output.safe(model)} is served at {address}. Press Ctrl-C to stop.")
+            if needed != token:
+                typer.echo(f"Clients must send the header `Authorization: Bearer {needed}`.")
+            ended.wait()
+            typer.echo("Finishing the requests.", err=True)

@@ -1,0 +1,1 @@
+"""``densekd serve``: predictions of a model over HTTP."""

@@ -1,0 +1,137 @@
+"""Read the images in a request, in memory and within limits."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What one client may ask for."""
+
+    body: int = 64 * MIB  # bytes of a request
+    images: int = 64  # in a request
+    pixels: int = 64_000_000  # of an image
+    seconds: float = 60  # until a request must have arrived
+    held: int = 512 * MIB  # bytes of all requests that are being answered
+
+
+class RefusedRequest(Exception):
+    """A request that isn't answered, with the HTTP status and one sentence for the client."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class SentImage(NamedTuple):
+    """An image in a request."""
+
+    name: str | None  # of the file, if there is one
+    content: bytes
+
+
+class ImageReceiver:
+    """Reads requests, and counts the memory of all that are being answered."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.limits = limits
+        self.held = 0  # bytes
+
+    @asynccontextmanager
+    async def receive(self, request: Request) -> AsyncIterator[list[SentImage]]:
+        """Read the images of a request, which count as held until the end of the context.
+
+        Raises `RefusedRequest`.
+        """
+        own = 0
+
+        async def parts() -> AsyncGenerator[bytes]:
+            nonlocal own
+            async for part in request.stream():
+                own += len(part)
+                self.held += len(part)
+                self._check(own)
+                yield part
+
+        try:
+            length = request.headers.get("content-length", "0")
+            self._check(int(length) if length.isdecimal() else 0)
+            yield await self._read(request, parts())
+        finally:
+            self.held -= own
+
+    def _check(self, size: int) -> None:
+        if size > self.limits.body:
+            raise RefusedRequest(
+                413, f"A request may have {self.limits.body // MIB} MiB; send fewer images."
+            )
+        if self.held > self.limits.held:
+            raise RefusedRequest(503, "The server is busy; try again in a second.")
+
+    async def _read(self, request: Request, parts: AsyncGenerator[bytes]) -> list[SentImage]:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        read = self._form(request, parts) if kind == "multipart/form-data" else _raw(parts)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                images = await read
+        except TimeoutError:
+            raise RefusedRequest(408, "The request took too long to arrive; try again.") from None
+        except ClientDisconnect:
+            raise RefusedRequest(400, "The request ended too early.") from None
+        if not images:
+            raise RefusedRequest(
+                400, "Send images as the files of a form, or one image as the body; none came."
+            )
+        return images
+
+    async def _form(self, request: Request, parts: AsyncGenerator[bytes]) -> list[SentImage]:
+        parser = _FormInMemory(request.headers, parts, max_files=self.limits.images, max_fields=0)
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise RefusedRequest(400, self._why_refused(error.message)) from error
+        except (ValueError, LookupError) as error:  # names that can't be decoded
+            raise RefusedRequest(400, "The form is malformed.") from error
+        files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
+        images = [SentImage(_printable(file.filename), await file.read()) for file in files]
+        await form.close()
+        if not parser.ended:
+            raise RefusedRequest(400, "The form is incomplete.")
+        return images
+
+    def _why_refused(self, message: str) -> str:
+        if message.startswith("Too many files"):
+            return f"A request may have {self.limits.images} images; send several requests."
+        if message.startswith("Too many fields"):
+            return "A form may have files only, such as `curl -F image=@photo.jpg` sends."
+        return "The form is malformed."
+
+
+class _FormInMemory(MultiPartParser):
+    """A parser that never writes to disk, and knows whether the form was complete."""
+
+    spool_max_size = 0  # no limit
+    ended = False
+
+    def on_end(self) -> None:
+        """Note the end of the form."""
+        self.ended = True
+
+
+async def _raw(parts: AsyncGenerator[bytes]) -> list[SentImage]:
+    content = b"".join([part async for part in parts])
+    return [SentImage(None, content)] if content else []
+
+
+def _printable(name: str | None) -> str | None:
+    """A file name that can be written as UTF-8."""
+    return None if name is None else name.encode("utf-8", "replace").decode()

@@ -1,0 +1,80 @@
+"""Serve a model over HTTP."""
+
+import ipaddress
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from densekd.serve.web_server import open_listener, own_hosts, running
+
+_TOKEN = re.compile(r"[!-~]{16,}")
+_SECONDS_TO_FINISH = 30  # requests that were accepted before the server is stopped
+
+
+def listen_for_clients(host: str, port: int) -> socket.socket:
+    """Open a socket, on any free port if ``port`` is 0."""
+    try:
+        listener = open_listener(host, [port])
+    except OSError as error:
+        raise ValueError(f"There is no address {host!r} ({error}); see --host.") from error
+    if listener is None:
+        raise ValueError(
+            f"Can't listen on {host}, port {port}: it is in use or not allowed; choose another "
+            "with --port, 0 for any."
+        )
+    return listener
+
+
+def needed_token(listener: socket.socket, given: str | None) -> str | None:
+    """The token that clients must send: the given one, or a new one if others can connect."""
+    if given is not None and not _TOKEN.fullmatch(given):
+        raise ValueError(
+            "A token has at least 16 letters, digits or signs and no space; leave it out to get a "
+            "new one."
+        )
+    if given is None and not _only_this_computer(listener):
+        return secrets.token_urlsafe(24)
+    return given
+
+
+@contextmanager
+def serving_model(folder: Path, listener: socket.socket, token: str | None) -> Iterator[str]:
+    """Serve a model, and give the address; at the end, finish the requests.
+
+    Args:
+        folder: the model's folder. What is committed to it meanwhile is served at once.
+        listener: a socket from `listen_for_clients`, which is closed at the end.
+        token: what clients must send; None if there is no need to.
+    """
+    try:
+        import python_multipart  # noqa: F401
+        import uvicorn
+
+        from densekd.serve.access import AccessFilter
+        from densekd.serve.api import make_api
+        from densekd.serve.request_images import RequestLimits
+    except ImportError as error:
+        raise ValueError(
+            "`densekd serve` needs FastAPI; install it with `pip install densekd[ui]`."
+        ) from error
+    from densekd.serve.batching import BatchPredictor, CurrentModel
+
+    address, port = listener.getsockname()[:2]
+    model, limits = CurrentModel(folder), RequestLimits()
+    with closing(listener):
+        model.open()  # raises if it can't be read
+        with closing(BatchPredictor(model, limits.pixels)) as predictor:
+            hosts = own_hosts(port) if _only_this_computer(listener) else None
+            app = AccessFilter(make_api(predictor, limits), hosts, token)
+            config = uvicorn.Config(
+                app, log_level="critical", ws="none", timeout_graceful_shutdown=_SECONDS_TO_FINISH
+            )
+            with running(uvicorn.Server(config), listener):
+                yield f"http://{f'[{address}]' if ':' in address else address}:{port}"
+
+
+def _only_this_computer(listener: socket.socket) -> bool:
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
