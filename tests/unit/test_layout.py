@@ -27,6 +27,7 @@ TESTED_ELSEWHERE = {
         "report/write.py",
     },
     "e2e/test_report_page.py": {"report/page.py"},
+    "e2e/test_serve.py": {"cli/serve.py", "serve/access.py", "serve/api.py", "serve/server.py"},
     "e2e/test_sweeps.py": {"cli/sweep.py", "sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},
     "faults/test_run_faults.py": {"runs/locks.py", "runs/observer.py", "runs/record.py"},

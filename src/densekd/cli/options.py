@@ -61,6 +61,15 @@ Override = Annotated[
 ]
 ModelFolder = Annotated[Path, argument("Folder of the model.", "MODEL")]
 ModelStep = Annotated[int | None, option("Use the model as it was after this step.")]
+Refuse = Annotated[
+    float,
+    typer.Option(
+        help="Call an image unknown if it looks less familiar than all but this share of the "
+        "images of known classes; 0 calls none unknown.",
+        min=0,
+        max=0.99,
+    ),
+]
 
 
 # The settings that the options of data sets stand for.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.cli import output
-from densekd.cli.options import ModelFolder, ModelStep, command
+from densekd.cli.options import ModelFolder, ModelStep, Refuse, command
 
 if TYPE_CHECKING:
     from densekd.model.predict import FilePrediction
@@ -22,13 +22,7 @@ class PredictOptions:
     """How to predict, and how to print it."""
 
     top: Annotated[int, typer.Option(help="Number of classes to print for each image.")] = 1
-    refuse: Annotated[
-        float,
-        typer.Option(
-            help="Call an image unknown if it looks less familiar than all but this share of "
-            "the images of known classes; 0 calls none unknown."
-        ),
-    ] = 0.05
+    refuse: Refuse = 0.05
     step: ModelStep = None
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False

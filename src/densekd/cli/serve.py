@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from densekd.cli import output
-from densekd.cli.options import ModelFolder, command, option
+from densekd.cli.options import ModelFolder, Refuse, command, option
 from densekd.cli.signals import Interrupts
 
 
@@ -30,20 +30,23 @@ def serve_command(
             envvar="DENSEKD_TOKEN",
         ),
     ] = None,
+    refuse: Refuse = 0.05,
 ) -> None:
     """Answer requests for predictions over HTTP, at first from this computer only."""
     import threading
+    from contextlib import closing
 
+    from densekd.serve.batching import CurrentModel
     from densekd.serve.server import listen_for_clients, needed_token, serving_model
 
     ended = threading.Event()
     with Interrupts() as interrupts:
         interrupts.on_first = ended.set
-        listener = listen_for_clients(host, port)
-        needed = needed_token(listener, token)
-        with serving_model(model, listener, needed) as address:
-            typer.echo(f"{output.safe(model)} is served at {address}. Press Ctrl-C to stop.")
-            if needed != token:
-                typer.echo(f"Clients must send the header `Authorization: Bearer {needed}`.")
-            ended.wait()
-            typer.echo("Finishing the requests.", err=True)
+        with closing(listen_for_clients(host, port)) as listener:
+            needed = needed_token(listener, token)
+            with serving_model(CurrentModel(model, refuse), listener, needed) as address:
+                typer.echo(f"{output.safe(model)} is served at {address}. Press Ctrl-C to stop.")
+                if needed != token:
+                    typer.echo(f"Clients must send the header `Authorization: Bearer {needed}`.")
+                ended.wait()
+                typer.echo("Finishing the requests.", err=True)

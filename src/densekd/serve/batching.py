@@ -13,6 +13,7 @@ from torch import Tensor
 from densekd.data.decode import UnreadableImage, width_and_height
 from densekd.model.model import Model, Prediction
 from densekd.model.store import Store
+from densekd.model.unknown import REFUSED
 
 _BATCH = 8  # what a backbone on a processor computes at once
 
@@ -22,10 +23,15 @@ class UnavailableModel(ValueError):
 
 
 class CurrentModel:
-    """A model's current state; a new one counts from the moment in which it is committed."""
+    """A model's current state; a new one counts from the moment in which it is committed.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: the model's folder.
+        refused: the share of images of known classes that may be called unknown.
+    """
+
+    def __init__(self, folder: Path, refused: float = REFUSED) -> None:
+        self.folder, self.refused = folder, refused
         self._lock = threading.Lock()
         self._opened: tuple[object, Model] | None = None
 
@@ -36,6 +42,7 @@ class CurrentModel:
                 revision = self._revision()
                 if self._opened is None or self._opened[0] != revision:
                     model = Model.open(self.folder)
+                    model.refused = self.refused
                     model.prepare()
                     self._opened = revision, model
             except (ValueError, OSError) as error:

@@ -1,13 +1,14 @@
 """Read the images in a request, in memory and within limits."""
 
 import asyncio
+import io
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 MIB = 2**20
@@ -64,7 +65,7 @@ class ImageReceiver:
 
         try:
             length = request.headers.get("content-length", "0")
-            self._check(int(length) if length.isdecimal() else 0)
+            self._check(int(length[:18]) if length.isdecimal() else 0)
             yield await self._read(request, parts())
         finally:
             self.held -= own
@@ -94,44 +95,42 @@ class ImageReceiver:
         return images
 
     async def _form(self, request: Request, parts: AsyncGenerator[bytes]) -> list[SentImage]:
-        parser = _FormInMemory(request.headers, parts, max_files=self.limits.images, max_fields=0)
+        files: list[File] = []
+        ends: list[None] = []
+
+        def add(file: File) -> None:
+            if len(files) == self.limits.images:
+                many = f"A request may have {self.limits.images} images; send several requests."
+                raise RefusedRequest(400, many)
+            files.append(file)
+
+        def refuse(_: Field) -> None:
+            raise RefusedRequest(400, "A form may have files only, as `curl -F image=@FILE` sends.")
+
+        _, options = parse_options_header(request.headers["content-type"])
         try:
-            form = await parser.parse()
-        except MultiPartException as error:
-            raise RefusedRequest(400, self._why_refused(error.message)) from error
-        except (ValueError, LookupError) as error:  # names that can't be decoded
+            parser = FormParser(
+                "multipart/form-data",
+                refuse,
+                add,
+                lambda: ends.append(None),
+                boundary=options.get(b"boundary"),
+                config={"MAX_MEMORY_FILE_SIZE": sys.maxsize},  # more would go to disk
+            )
+            async for part in parts:
+                parser.write(part)
+        except ValueError as error:
             raise RefusedRequest(400, "The form is malformed.") from error
-        files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
-        images = [SentImage(_printable(file.filename), await file.read()) for file in files]
-        await form.close()
-        if not parser.ended:
+        if not ends:
             raise RefusedRequest(400, "The form is incomplete.")
-        return images
-
-    def _why_refused(self, message: str) -> str:
-        if message.startswith("Too many files"):
-            return f"A request may have {self.limits.images} images; send several requests."
-        if message.startswith("Too many fields"):
-            return "A form may have files only, such as `curl -F image=@photo.jpg` sends."
-        return "The form is malformed."
+        return [_image(file) for file in files]
 
 
-class _FormInMemory(MultiPartParser):
-    """A parser that never writes to disk, and knows whether the form was complete."""
-
-    spool_max_size = 0  # no limit
-    ended = False
-
-    def on_end(self) -> None:
-        """Note the end of the form."""
-        self.ended = True
+def _image(file: File) -> SentImage:
+    assert isinstance(file.file_object, io.BytesIO)
+    return SentImage((file.file_name or b"").decode(errors="replace"), file.file_object.getvalue())
 
 
 async def _raw(parts: AsyncGenerator[bytes]) -> list[SentImage]:
     content = b"".join([part async for part in parts])
     return [SentImage(None, content)] if content else []
-
-
-def _printable(name: str | None) -> str | None:
-    """A file name that can be written as UTF-8."""
-    return None if name is None else name.encode("utf-8", "replace").decode()

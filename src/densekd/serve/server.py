@@ -6,9 +6,12 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from densekd.serve.web_server import open_listener, own_hosts, running
+
+if TYPE_CHECKING:
+    from densekd.serve.batching import CurrentModel
 
 _TOKEN = re.compile(r"[!-~]{16,}")
 _SECONDS_TO_FINISH = 30  # requests that were accepted before the server is stopped
@@ -41,12 +44,14 @@ def needed_token(listener: socket.socket, given: str | None) -> str | None:
 
 
 @contextmanager
-def serving_model(folder: Path, listener: socket.socket, token: str | None) -> Iterator[str]:
+def serving_model(
+    model: "CurrentModel", listener: socket.socket, token: str | None
+) -> Iterator[str]:
     """Serve a model, and give the address; at the end, finish the requests.
 
     Args:
-        folder: the model's folder. What is committed to it meanwhile is served at once.
-        listener: a socket from `listen_for_clients`, which is closed at the end.
+        model: what is committed to its folder meanwhile is served at once.
+        listener: a socket from `listen_for_clients`.
         token: what clients must send; None if there is no need to.
     """
     try:
@@ -60,20 +65,19 @@ def serving_model(folder: Path, listener: socket.socket, token: str | None) -> I
         raise ValueError(
             "`densekd serve` needs FastAPI; install it with `pip install densekd[ui]`."
         ) from error
-    from densekd.serve.batching import BatchPredictor, CurrentModel
+    from densekd.serve.batching import BatchPredictor
 
     address, port = listener.getsockname()[:2]
-    model, limits = CurrentModel(folder), RequestLimits()
-    with closing(listener):
-        model.open()  # raises if it can't be read
-        with closing(BatchPredictor(model, limits.pixels)) as predictor:
-            hosts = own_hosts(port) if _only_this_computer(listener) else None
-            app = AccessFilter(make_api(predictor, limits), hosts, token)
-            config = uvicorn.Config(
-                app, log_level="critical", ws="none", timeout_graceful_shutdown=_SECONDS_TO_FINISH
-            )
-            with running(uvicorn.Server(config), listener):
-                yield f"http://{f'[{address}]' if ':' in address else address}:{port}"
+    limits = RequestLimits()
+    model.open()  # raises if it can't be read
+    with closing(BatchPredictor(model, limits.pixels)) as predictor:
+        hosts = own_hosts(port) if _only_this_computer(listener) else None
+        app = AccessFilter(make_api(predictor, limits), hosts, token)
+        config = uvicorn.Config(
+            app, log_level="critical", ws="none", timeout_graceful_shutdown=_SECONDS_TO_FINISH
+        )
+        with running(uvicorn.Server(config), listener):
+            yield f"http://{f'[{address}]' if ':' in address else address}:{port}"
 
 
 def _only_this_computer(listener: socket.socket) -> bool:
