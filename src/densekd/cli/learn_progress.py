@@ -1,6 +1,5 @@
 """The live display of an update of a model, on stderr."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +8,7 @@ from rich.console import Console
 from densekd.cli import output
 from densekd.cli.progress import Bar, Bars, Display, display_target
 from densekd.cli.signals import Interrupts
-from densekd.jobs.estimate import Estimate, PhaseWork
+from densekd.jobs.estimate import CountEstimate, Estimate, PhaseWork
 from densekd.model.request import Plan, TeachObserver
 from densekd.training.callbacks import TrainingProgress
 
@@ -30,7 +29,7 @@ class LearnLines(Display, TeachObserver):
     def __init__(self, target: Console | Bars, interrupts: Interrupts) -> None:
         super().__init__(target, interrupts)
         self.estimate = Estimate([])
-        self.began: tuple[int, float] | None = None
+        self.reading_estimate = CountEstimate()
 
     def reading(self, done: int, total: int) -> None:
         """Say how many images were read."""
@@ -39,14 +38,8 @@ class LearnLines(Display, TeachObserver):
 
     def amount(self, done: int, total: int) -> str:
         """How much is read, and the time left."""
-        now = time.monotonic()
-        if self.began is None or done < self.began[0]:
-            self.began = done, now
-        first, began = self.began
-        if now - began < 1 or done == first:
-            return output.share(done, total)
-        left = (total - done) * (now - began) / (done - first)
-        return f"{output.share(done, total)}, {output.duration(left)} left"
+        left, share = self.reading_estimate.left(done, total), output.share(done, total)
+        return share if left is None else f"{share}, {output.duration(left)} left"
 
     def planned(self, plan: Plan) -> None:
         """Say what will be learned."""

@@ -91,5 +91,23 @@ class Estimate:
         return [work[:2] for work in self.plan].index((report.task, report.phase))
 
 
+class CountEstimate:
+    """Estimates the time left from the speed since the first of many equal pieces of work."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._first: tuple[int, float] | None = None
+
+    def left(self, done: int, total: int) -> float | None:
+        """Estimate the seconds left; None in the first second. A smaller count starts anew."""
+        now = self.clock()
+        if self._first is None or done < self._first[0]:
+            self._first = done, now
+        first, began = self._first
+        if now - began < 1 or done == first:
+            return None
+        return (total - done) * (now - began) / (done - first)
+
+
 def _phase_share(report: TrainingProgress) -> float:
     return (report.epoch + report.batch / report.batches) / report.epochs

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from densekd.jobs.estimate import Estimate, PhaseWork
+from densekd.jobs.estimate import CountEstimate, Estimate, PhaseWork
 from densekd.jobs.events import (
     JobChannel,
     JobDone,
@@ -84,12 +84,14 @@ class UpdateReporter(TeachObserver):
     def __init__(self, channel: JobChannel) -> None:
         self.channel = channel
         self.phases: tuple[tuple[str, int], ...] = ()
-        self.estimate = Estimate([])
+        self.estimate, self.reading_estimate = Estimate([]), CountEstimate()
 
     def reading(self, done: int, total: int) -> None:
-        """Report every 16th image."""
-        if done % 16 == 0 or done == total:
-            self.channel.send(JobProgress(f"Reading image {done:,} of {total:,}", done / total))
+        """Report every 8th photo, and the time left."""
+        left = self.reading_estimate.left(done, total)
+        if done % 8 == 0 or done == total:
+            doing = f"Reading photo {done:,} of {total:,}"
+            self.channel.send(JobProgress(doing, done / total, left))
 
     def planned(self, plan: Plan) -> None:
         """Prepare to estimate the time left."""

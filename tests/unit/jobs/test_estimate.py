@@ -2,7 +2,7 @@ import pytest
 
 from densekd.data.memory import Quota
 from densekd.data.scenario import Scenario
-from densekd.jobs.estimate import Estimate, TimeLeft, workload
+from densekd.jobs.estimate import CountEstimate, Estimate, TimeLeft, workload
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
@@ -65,3 +65,16 @@ def test_the_share_that_is_done_counts_images() -> None:
     )
     half = TrainingProgress(1, "train", 1, 4, 3, 3, 0.1, 1.0, {})
     assert estimate.share(half) * total == pytest.approx(360 + 48)
+
+
+def test_the_time_left_of_equal_pieces_counts_from_the_first() -> None:
+    now = 100.0
+    estimate = CountEstimate(lambda: now)
+    assert estimate.left(40, 100) is None  # resumed there
+    now = 100.5
+    assert estimate.left(41, 100) is None  # too soon to tell
+    now = 110.0
+    assert estimate.left(60, 100) == 20.0
+    assert estimate.left(8, 50) is None  # something else is counted now
+    now = 112.0
+    assert estimate.left(18, 50) == pytest.approx(6.4)

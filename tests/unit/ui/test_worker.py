@@ -35,8 +35,10 @@ def test_progress_is_reported_with_the_time_left() -> None:
     reporter = UpdateReporter(channel)
     now = iter([10.0, 12.0, 14.0, 15.0])
     reporter.estimate.clock = lambda: next(now)
-    reporter.reading(1, 20)
-    reporter.reading(16, 20)
+    ticks = iter([0.0, 1.0, 5.0])
+    reporter.reading_estimate.clock = lambda: next(ticks)
+    for done in (1, 2, 16):
+        reporter.reading(done, 20)
     reporter.planned(Plan(1, 1, {}, {}, {}, 8, "resnet8", "fdkd", phases, None, resumed=True))
     reporter.report(report("main", 0, 4))
     reporter.report(report("main", 1, 4))
@@ -44,7 +46,7 @@ def test_progress_is_reported_with_the_time_left() -> None:
     reporter.report(report("finish", 0, 4))
     reporter.doing("testing")
     assert channel.events == [
-        JobProgress("Reading image 16 of 20", 0.8),
+        JobProgress("Reading photo 16 of 20", 0.8, 4 * 5 / 15),
         JobProgress("Learning, epoch 1 of 4", 0.25, None),  # the first report, after a resume
         JobProgress("Learning, epoch 2 of 4", 0.5, 4.0),
         JobProgress("Learning, epoch 3 of 4", 0.625, None),
