@@ -138,12 +138,13 @@ def show_plan(plan: "Plan", console: Console) -> None:
 
 def show_update(update: "Update", model: Path, console: Console) -> None:
     """Print what an update learned, and what it forgot."""
-    took = output.duration(update.seconds)
+    did = f"learned {output.name_list(update.learned or update.replayed)} from "
+    did += output.count(update.images, "image")
+    if update.edit is not None:
+        did = output.safe(str(update.edit))
     console.print(
-        f"Step {update.step}: {output.safe(model)} learned "
-        f"{output.name_list(update.learned or update.replayed)} from "
-        f"{output.count(update.images, 'image')} in {took}. It knows "
-        f"{output.count(len(update.classes), 'class', 'classes')}.",
+        f"Step {update.step}: {output.safe(model)} {did} in {output.duration(update.seconds)}. "
+        f"It knows {output.count(len(update.classes), 'class', 'classes')}.",
         soft_wrap=True,
     )
     before, after = update.before, update.after
@@ -151,6 +152,8 @@ def show_update(update: "Update", model: Path, console: Console) -> None:
     tested = {each.name: each.tested for each in update.classes}
     new = sum(tested[name] for name in update.learned)
     rows = {"new classes": new, "old classes": sum(tested.values()) - new}
+    if update.edit is not None:
+        rows = {}
     for title, count in {**rows, "all classes": sum(tested.values())}.items():
         part = title.partition(" ")[0]
         earlier = "-" if before is None else output.percent(getattr(before, part))

@@ -9,7 +9,7 @@ from densekd.cli import output
 from densekd.cli.options import AsJson, ModelFolder, ModelStep, command, option
 
 if TYPE_CHECKING:
-    from densekd.model.store import HistoryEntry
+    from densekd.model.store import HistoryEntry, Update
 
 
 @command("densekd history animals.model")
@@ -23,7 +23,7 @@ def history_command(model: ModelFolder, json: AsJson = False) -> None:
         typer.echo(to_json([asdict(entry) for entry in entries]), nl=False)
         return
     numbers = ("classes", "new %", "old %", "all %", "seconds")
-    table = output.table("", "step", "from", "when", "learned", numbers=numbers)
+    table = output.table("", "step", "from", "when", "what it did", numbers=numbers)
     for entry in entries:
         table.add_row(*_row(entry))
     output.console().print(table)
@@ -103,10 +103,19 @@ def _row(entry: "HistoryEntry") -> list[str]:
         str(entry.step),
         "-" if entry.parent is None else str(entry.parent),
         entry.when.replace("T", " ").removesuffix("+00:00") + " UTC",
-        output.name_list(update.learned, most=2),
+        _deed(update),
         output.number(len(update.classes)),
         output.percent(update.after.new),
         output.percent(update.after.old),
         output.percent(update.after.all),
         output.number(update.seconds),
     ]
+
+
+def _deed(update: "Update") -> str:
+    """What an update did, in a few words."""
+    if update.edit is not None:
+        return output.safe(str(update.edit))
+    if update.learned:
+        return f"learned {output.name_list(update.learned, most=2)}"
+    return f"more of {output.name_list(update.replayed, most=2)}"

@@ -9,7 +9,7 @@ import torch
 
 from densekd.model.frozen import FrozenModel
 from densekd.model.frozen_update import FrozenUpdate
-from densekd.model.store import Store, Update
+from densekd.model.store import Edit, Store, Update
 
 
 class Correction(NamedTuple):
@@ -46,5 +46,8 @@ def correct_photos(folder: Path, corrections: Sequence[Correction]) -> Update:
                 f"No photo of {classes[left.index(0)]!r} would be left to learn from; teach other "
                 "photos of it first."
             )
-        update = FrozenUpdate(store, pointer.steps, model, model.backbone, classes, labels)
+        edit = Edit("corrected", (), len(corrections))
+        update = FrozenUpdate(
+            store, pointer.steps, model, model.backbone, classes, labels, edit=edit
+        )
         return update.commit(folder / "pending" / "corrected", began)

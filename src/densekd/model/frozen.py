@@ -76,7 +76,7 @@ class FrozenModel(Model):
 
     def test_images(self) -> Split:
         """The held-out images of all classes, on which accuracy is measured."""
-        tested = (self.photos.test & (self.labels >= 0)).nonzero().flatten()
+        tested = is_tested(self.photos.test, self.labels).nonzero().flatten()
         return Split(PixelImages(self._pixels(tested)), self.labels[tested])
 
     def stored_images(self) -> Tensor:
@@ -85,7 +85,7 @@ class FrozenModel(Model):
 
     def training_counts(self) -> list[int]:
         """The number of photos of each class that it learned from, without those held out."""
-        used = self.labels[~self.photos.test & (self.labels >= 0)]
+        used = self.labels[(self.labels >= 0) & ~is_tested(self.photos.test, self.labels)]
         return torch.bincount(used, minlength=len(self.classes)).tolist()
 
     def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
@@ -111,6 +111,18 @@ class FrozenModel(Model):
 
     def _pixels(self, places: Tensor) -> Tensor:
         return self.crops([self.photos.jpegs[place] for place in places.tolist()])
+
+
+def is_tested(test: Tensor, labels: Tensor) -> Tensor:
+    """Whether each photo is tested on instead of learned from, bool ``[n]``.
+
+    A class of which only photos to test on are left learns from these.
+
+    Args:
+        test: whether each photo was chosen to be tested on.
+        labels: of the photos; -1 for those that were removed.
+    """
+    return test & (labels >= 0) & torch.isin(labels, labels[~test])
 
 
 class _Pipeline(nn.Module):

@@ -1,22 +1,22 @@
 """Make the next state of a model on a frozen backbone: fit its head, test, save and commit it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from densekd.model.backbone import FrozenBackbone
 from densekd.model.calibration import calibrate, class_changes, split_accuracy
-from densekd.model.frozen import FittedHeads, FrozenModel, write_frozen_state
+from densekd.model.frozen import FittedHeads, FrozenModel, is_tested, write_frozen_state
 from densekd.model.head import LinearHead, fit_head
 from densekd.model.photos import Photos, join_photos
-from densekd.model.store import Store, Update
+from densekd.model.store import Edit, Store, Update
 from densekd.model.unknown import cross_scores, fit_unknown
 
 # Photos on which a saved state is compared with the one in memory.
@@ -37,7 +37,8 @@ class FrozenUpdate:
     asked: str = ""  # the digest of what was asked for
     learned: tuple[str, ...] = ()  # new classes
     replayed: tuple[str, ...] = ()  # known classes of which there are more photos
-    renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new ones
+    renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other ones
+    edit: Edit | None = None  # what it does if it adds no photos
 
     @cached_property
     def photos(self) -> Photos:
@@ -45,42 +46,24 @@ class FrozenUpdate:
         earlier = [] if self.before is None else [self.before.photos]
         return join_photos([*earlier, *([] if self.added is None else [self.added])])
 
-    @cached_property
-    def tested(self) -> Tensor:
-        """The places of the photos that are held out."""
-        return (self.photos.test & (self.labels >= 0)).nonzero().flatten()
-
     def commit(self, prepared: Path, began: float) -> Update:
         """Fit, test, save to ``prepared``, verify, and make it the model's current step.
 
         ``began`` is when the update began, by the monotonic clock.
         """
-        used, count = self.labels >= 0, len(self.classes)
-        every, train = (each.nonzero().flatten() for each in (used, used & ~self.photos.test))
-        features, labels = self._features(every), self.labels[every]
-        crossed = cross_scores(features, labels, count)
-        fitted = FittedHeads(
-            fit_head(features, labels, count),
-            fit_head(self._features(train), self.labels[train], count),
-            fit_unknown(features, labels, count, crossed),
-        )
-        guesses = fitted.tested_head.scores(self._features(self.tested)).argmax(1)
-        update = self._result(guesses == self.labels[self.tested], time.monotonic() - began)
-        calibrated = calibrate(crossed.logits, labels[crossed.places])
-        self._write(prepared, fitted, {**calibrated, "update": asdict(update)})
-        self._verify(prepared, fitted.head)
+        fitted = fit_state(self.photos, self.labels, len(self.classes))
+        update = self._result(fitted, time.monotonic() - began)
+        self._write(prepared, fitted, update)
+        self._verify(prepared, fitted.heads.head)
         self.store.commit(prepared, self.step)
         return update
 
-    def _features(self, places: Tensor) -> Tensor:
-        return self.photos.features[places].float()
-
-    def _result(self, after: Tensor, seconds: float) -> Update:
-        """The record of the update; ``after`` says which test photos are predicted right."""
-        labels, known, before = self.labels[self.tested], len(self.classes), None
+    def _result(self, fitted: "FittedState", seconds: float) -> Update:
+        """The record of the update."""
+        labels, known, before = self.labels[fitted.tested], len(self.classes), None
         if self.before is not None:
             known -= len(self.learned)
-            before = self._was_right(self.before, labels)
+            before = self._was_right(self.before, fitted.tested)
         images = 0 if self.added is None else int((~self.added.test).sum())
         return Update(
             self.step,
@@ -89,32 +72,33 @@ class FrozenUpdate:
             images,
             0,
             None if before is None else split_accuracy(before, labels, known),
-            split_accuracy(after, labels, known if self.before is not None else 0),
-            class_changes(self.classes, labels, before, after, known),
+            split_accuracy(fitted.right, labels, known if self.before is not None else 0),
+            class_changes(self.classes, labels, before, fitted.right, known),
             seconds,
+            self.edit,
         )
 
-    def _was_right(self, model: FrozenModel, labels: Tensor) -> Tensor:
-        """Whether the model before this update predicts the test photos right."""
-        names = [self.renamed.get(name, name) for name in model.classes]
-        ranks = [self.classes.index(name) if name in self.classes else -1 for name in names]
-        guesses = model.tested_head.scores(self._features(self.tested)).argmax(1)
-        return torch.tensor(ranks)[guesses] == labels
+    def _was_right(self, model: FrozenModel, tested: Tensor) -> Tensor:
+        """Whether the model before this update predicts the photos at these places right."""
+        ranks = new_ranks(model.classes, self.classes, self.renamed)
+        guesses = model.tested_head.scores(self.photos.features[tested].float()).argmax(1)
+        return ranks[guesses] == self.labels[tested]
 
-    def _write(self, place: Path, fitted: FittedHeads, found: dict[str, Any]) -> None:
+    def _write(self, place: Path, fitted: "FittedState", update: Update) -> None:
         facts = {
             **self._history(),
             "asked": self.asked,
             "parent": None if self.before is None else self.before.step,
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "classes": self.classes,
-            **found,
+            **fitted.calibration,
+            "update": asdict(update),
         }
         if facts["backbone"] == self.step:
             self.backbone.save(place / "backbone")
         if self.added is not None:
             self.added.save(place / "photos")
-        write_frozen_state(place, facts, self.labels, fitted)
+        write_frozen_state(place, facts, self.labels, fitted.heads)
 
     def _history(self) -> dict[str, Any]:
         """Which steps have the backbone and the photos, and learned the classes."""
@@ -123,7 +107,9 @@ class FrozenUpdate:
             learned_in = dict.fromkeys(self.classes, self.step)
             return {"backbone": self.step, "photos": own, "learned_in": learned_in}
         facts = self.before.facts
-        earlier = {self.renamed.get(n, n): step for n, step in facts["learned_in"].items()}
+        earlier = dict(facts["learned_in"])
+        for old, new in self.renamed.items():
+            earlier.setdefault(new, earlier[old])
         return {
             "backbone": facts["backbone"],
             "photos": [*facts["photos"], *own],
@@ -145,3 +131,34 @@ class FrozenUpdate:
                 f"The state saved in {prepared} differs from what was learned, so the model was "
                 "not changed."
             )
+
+
+def new_ranks(old: Sequence[str], new: Sequence[str], renamed: Mapping[str, str]) -> Tensor:
+    """The rank that each old class has among the new ones, or -1."""
+    names = [renamed.get(name, name) for name in old]
+    return torch.tensor([new.index(name) if name in new else -1 for name in names])
+
+
+class FittedState(NamedTuple):
+    """What is fitted to the photos of a state, and how well it predicts those held out."""
+
+    heads: FittedHeads
+    tested: Tensor  # the places of the photos held out
+    right: Tensor  # whether each of these is predicted right
+    calibration: dict[str, Any]  # the temperature, and the calibration error without and with it
+
+
+def fit_state(photos: Photos, labels: Tensor, classes: int) -> FittedState:
+    """Fit everything to the photos; those labelled -1 don't count."""
+    test, features = is_tested(photos.test, labels), photos.features.float()
+    used, train = labels >= 0, (labels >= 0) & ~test
+    every, own = features[used], labels[used]
+    crossed = cross_scores(every, own, classes)
+    heads = FittedHeads(
+        fit_head(every, own, classes),
+        fit_head(features[train], labels[train], classes),
+        fit_unknown(every, own, classes, crossed),
+    )
+    right = heads.tested_head.scores(features[test]).argmax(1) == labels[test]
+    calibration = calibrate(crossed.logits, own[crossed.places])
+    return FittedState(heads, test.nonzero().flatten(), right, calibration)

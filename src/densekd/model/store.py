@@ -8,6 +8,7 @@
     MODEL/lock                 held by the process that changes the model; readers don't need it
 """
 
+import errno
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -47,6 +48,22 @@ class ClassChange:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """A change of classes or photos that were taught before."""
+
+    action: Literal["forgot", "renamed", "merged", "corrected"]
+    classes: tuple[str, ...]  # that were forgotten, renamed or merged
+    photos: int  # that were theirs, or that were forgotten or corrected
+    into: str | None = None  # the new name, or the class that they were merged into
+
+    def __str__(self) -> str:
+        """Say what was done, such as ``renamed hat to cap``."""
+        what = ", ".join(self.classes) or f"{self.photos:,} photo{'s' if self.photos != 1 else ''}"
+        joint = {"renamed": " to ", "merged": " into "}.get(self.action, "")
+        return f"{self.action} {what}{joint}{self.into or ''}"
+
+
+@dataclass(frozen=True)
 class Update:
     """The result of an update."""
 
@@ -59,6 +76,7 @@ class Update:
     after: Accuracy
     classes: tuple[ClassChange, ...]  # all, in learning order
     seconds: float  # of training
+    edit: Edit | None = None  # what it did if it taught nothing
 
 
 @dataclass(frozen=True)
@@ -148,7 +166,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the model's lock; raises if another process holds it."""
+        """Hold the model's lock; raises if another process holds it, or if the disk is full."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / "lock")
         try:
@@ -160,13 +178,20 @@ class Store:
         try:
             remove_leftovers(self.folder)
             yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ValueError(
+                f"There is no space left on the disk of {self.folder}; the model in it is intact. "
+                "Free some space and repeat the command to continue."
+            ) from error
         finally:
             lock.release()
 
 
 def _update(facts: dict[str, Any]) -> Update:
     """Rebuild an update from its JSON."""
-    before = facts["before"]
+    before, edit = facts["before"], facts.get("edit")
     return Update(
         **{
             **facts,
@@ -175,5 +200,6 @@ def _update(facts: dict[str, Any]) -> Update:
             "before": None if before is None else Accuracy(**before),
             "after": Accuracy(**facts["after"]),
             "classes": tuple(ClassChange(**each) for each in facts["classes"]),
+            "edit": edit and Edit(**{**edit, "classes": tuple(edit["classes"])}),
         }
     )

@@ -1,9 +1,6 @@
 """Teach a model new classes: a transaction that may be interrupted at any moment."""
 
-import errno
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from densekd.model.options import TeachOptions
@@ -35,7 +32,7 @@ def teach(
         observer.repeated(done.step)
         return done
     request = kind.read(folder, source, options, reading)
-    with _explain_full_disk(folder), request.store.locked():
+    with request.store.locked():
         if request.store.pointer() != request.pointer:
             raise ValueError(f"{folder} was changed while the images were read; try again.")
         return request.carry_out(observer, began)
@@ -71,16 +68,3 @@ def _kind(folder: Path, options: TeachOptions) -> type[UpdateRequest]:
     from densekd.model.trained_request import TrainedRequest
 
     return TrainedRequest
-
-
-@contextmanager
-def _explain_full_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ValueError(
-            f"There is no space left on the disk of {folder}; the model in it is intact. "
-            "Free some space and repeat the command to continue."
-        ) from error

@@ -212,7 +212,7 @@ def _suspect(found: Suspect) -> str:
 
 def history_table(entries: Sequence[HistoryEntry]) -> str:
     """All steps, with a button to go to each that isn't current."""
-    titles = ("step", "when", "learned", "photos", "old classes", "all classes", "")
+    titles = ("step", "when", "what it did", "photos", "old classes", "all classes", "")
     head = "".join(f"<th>{title}</th>" for title in titles)
     rows = "".join(_history_row(entry) for entry in reversed(entries))
     table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
@@ -229,7 +229,7 @@ def _history_row(entry: HistoryEntry) -> str:
     cells = (
         f"{entry.step}{since}",
         datetime.fromisoformat(entry.when).astimezone().strftime("%Y-%m-%d %H:%M"),
-        html.escape(short_list((*update.learned, *update.replayed))) or "corrections",
+        html.escape(str(update.edit or f"learned {short_list(update.learned or update.replayed)}")),
         f"{update.images:,}",
         old,
         _percent(update.after.all),

@@ -1,0 +1,68 @@
+"""``densekd forget``, ``rename`` and ``merge``: change what a model was taught."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from densekd.cli import output
+from densekd.cli.options import AsJson, ModelFolder, argument, command, option
+
+if TYPE_CHECKING:
+    from densekd.model.store import Update
+
+
+@command(
+    "densekd forget animals.model cat dog",
+    "densekd forget animals.model --photo blurred.jpg",
+    note="`densekd undo` brings back what was forgotten.",
+)
+def forget_command(
+    model: ModelFolder,
+    classes: Annotated[list[str] | None, argument("Classes to forget.", "[CLASS]...")] = None,
+    photo: Annotated[
+        list[Path] | None,
+        option("Forget this photo, a file that was taught; repeatable.", metavar="FILE"),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Make a step in which a model doesn't know some classes or photos."""
+    from densekd.model.edit import forget
+
+    _show(forget(model, classes or [], photo or []), model, json)
+
+
+@command("densekd rename animals.model 'house cat' cat")
+def rename_command(
+    model: ModelFolder,
+    old: Annotated[str, argument("Class to rename.", "OLD")],
+    new: Annotated[str, argument("Its new name.", "NEW")],
+    json: AsJson = False,
+) -> None:
+    """Make a step in which a class has another name."""
+    from densekd.model.edit import rename_class
+
+    _show(rename_class(model, old, new), model, json)
+
+
+@command("densekd merge animals.model kitten cat")
+def merge_command(
+    model: ModelFolder,
+    name: Annotated[str, argument("Class that becomes part of another.", "CLASS")],
+    into: Annotated[str, argument("Class that gets its photos.", "INTO")],
+    json: AsJson = False,
+) -> None:
+    """Make a step in which the photos of a class are photos of another."""
+    from densekd.model.edit import merge_classes
+
+    _show(merge_classes(model, name, into), model, json)
+
+
+def _show(update: "Update", model: Path, json: bool) -> None:
+    from densekd.cli.learn import show_update
+    from densekd.files import to_json
+
+    if json:
+        typer.echo(to_json(asdict(update)), nl=False)
+    show_update(update, model, output.console(stderr=json))
