@@ -18,17 +18,26 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from densekd.model.model import Prediction, history
+from densekd.model.frozen import FrozenModel
+from densekd.model.model import Model, Prediction, history
+from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
 from densekd.model.teach import teach
 from densekd.model.trained import TrainedModel
-from densekd.training.callbacks import TrainingProgress
+from densekd.training.callbacks import Stopped, TrainingProgress
 
 from support.photos import TINY, fill, picture
 
 # 34 images, exemplars aside: two batches in each of two epochs.
 NEW = {"blue": 20, "7": 20}
 SHOWN = [picture(name, 500) for name in ("red", "green", "blue", "7")]
+
+
+@pytest.fixture(scope="module", params=[TINY, TeachOptions()], ids=["trained", "frozen"])
+def options(request: pytest.FixtureRequest) -> TeachOptions:
+    """Of a model that is trained, and of one on a frozen backbone."""
+    chosen: TeachOptions = request.param
+    return chosen
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +54,14 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(model: Path) -> Snapshot:
-    opened = TrainedModel.open(model)
-    state, test = opened.learner.state(), opened.test_images()
+    opened = Model.open(model)
+    test = opened.test_images()
     facts = {**opened.facts, "when": "", "update": {**opened.facts["update"], "seconds": 0}}
-    tensors = {**state.tensors, **test.images.state(), "labels": test.labels}
+    tensors = {**test.images.state(), "test labels": test.labels}
+    if isinstance(opened, FrozenModel):
+        tensors |= {**opened.tensors, "features": opened.photos.features}
+    elif isinstance(opened, TrainedModel):
+        tensors |= opened.learner.state().tensors
     return Snapshot(facts, tensors, opened.predict(SHOWN, top=4))
 
 
@@ -61,10 +74,10 @@ def check_equal(model: Path, other: Snapshot) -> None:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first(options: TeachOptions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows red and green."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), TINY)
+    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), options)
     return place / "model"
 
 
@@ -81,11 +94,19 @@ def before(first: Path) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def after(first: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+def after(
+    first: Path, images: Path, options: TeachOptions, tmp_path_factory: pytest.TempPathFactory
+) -> Snapshot:
     """The model after an undisturbed update."""
     model = shutil.copytree(first, tmp_path_factory.mktemp("after") / "model")
-    teach(model, images, TINY)
+    teach(model, images, options)
     return snapshot(model)
+
+
+@pytest.fixture(scope="module")
+def ends(before: Snapshot, after: Snapshot) -> tuple[Snapshot, Snapshot]:
+    """The only two that an interrupted update may leave."""
+    return before, after
 
 
 def check_either(model: Path, before: Snapshot, after: Snapshot) -> int:
@@ -118,24 +139,29 @@ class Counting(TeachObserver):
         return False
 
 
-def counted(model: Path, images: Path, count: "Synchronized[int]") -> None:
+def counted(model: Path, images: Path, options: TeachOptions, count: "Synchronized[int]") -> None:
     torch.set_num_threads(1)
-    teach(model, images, TINY, Counting(count))
+    teach(model, images, options, Counting(count))
 
 
 @pytest.mark.slow
 def test_kills_at_random_moments(
-    first: Path, before: Snapshot, after: Snapshot, images: Path, tmp_path: Path
+    options: TeachOptions,
+    first: Path,
+    before: Snapshot,
+    after: Snapshot,
+    images: Path,
+    tmp_path: Path,
 ) -> None:
     context = multiprocessing.get_context("forkserver")
     # What a worker imports to find `counted`; importing it anew takes longer than the update.
     context.set_forkserver_preload(["densekd.model.teach", "hypothesis", "pytest"])
     draw, count = random.Random(0), context.Value("i", 0)
-    counted(shutil.copytree(first, tmp_path / "whole"), images, count)
+    counted(shutil.copytree(first, tmp_path / "whole"), images, options, count)
     events, killed = count.value, 0
     for number in range(10):
         model, count.value = shutil.copytree(first, tmp_path / f"{number}"), 0
-        process = context.Process(target=counted, args=(model, images, count), daemon=True)
+        process = context.Process(target=counted, args=(model, images, options, count), daemon=True)
         process.start()
         moment = draw.randrange(events)
         while count.value < moment:
@@ -146,7 +172,7 @@ def test_kills_at_random_moments(
         process.join()
         killed += process.exitcode == -signal.SIGKILL
         check_either(model, before, after)
-        teach(model, images, TINY)
+        teach(model, images, options)
         assert check_either(model, before, after) == 2
     assert killed >= 7
 
@@ -170,41 +196,48 @@ def copied_before_each_change(model: Path, copies: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_kill_before_each_rename_or_removal(
-    before: Snapshot, after: Snapshot, images: Path, model: Path, tmp_path: Path
+    options: TeachOptions,
+    before: Snapshot,
+    after: Snapshot,
+    images: Path,
+    model: Path,
+    tmp_path: Path,
 ) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
     with copied_before_each_change(model, copies):
-        teach(model, images, TINY)
+        teach(model, images, options)
     left, found = sorted(copies.iterdir()), []
-    assert len(left) > 12
+    assert len(left) > 6
     for copy in left:
         found.append(check_either(copy, before, after))
-        teach(copy, images, TINY)
+        teach(copy, images, options)
         assert check_either(copy, before, after) == 2
     # From one moment on, the new step counts.
     assert found == sorted(found)
     assert {*found} == {1, 2}
 
 
-def test_a_killed_first_update_leaves_no_model(images: Path, tmp_path: Path) -> None:
+def test_a_killed_first_update_leaves_no_model(
+    options: TeachOptions, images: Path, tmp_path: Path
+) -> None:
     model, copies = tmp_path / "model", tmp_path / "copies"
     copies.mkdir()
     model.mkdir()
     with copied_before_each_change(model, copies):
-        teach(model, images, TINY)
-    middle = sorted(copies.iterdir())[5]
+        teach(model, images, options)
+    middle = sorted(copies.iterdir())[3]
     with pytest.raises(ValueError, match="There is no model in"):
-        TrainedModel.open(middle)
-    teach(middle, images, TINY)
+        Model.open(middle)
+    teach(middle, images, options)
     check_equal(middle, snapshot(model))
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_a_full_disk_loses_nothing(
     name: str,
-    before: Snapshot,
-    after: Snapshot,
+    options: TeachOptions,
+    ends: tuple[Snapshot, Snapshot],
     images: Path,
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -221,55 +254,69 @@ def test_a_full_disk_loses_nothing(
 
         monkeypatch.setattr(os, name, filling)
         try:
-            teach(model, images, TINY)
+            teach(model, images, options)
         except ValueError as error:
             failed = str(error)
         monkeypatch.setattr(os, name, works)
         if not failed:
             break
         assert f"no space left on the disk of {model}" in failed
-        check_either(model, before, after)
+        check_either(model, *ends)
         assert [*model.rglob(".*.tmp")] == []
     assert most >= 3
-    check_equal(model, after)
+    check_equal(model, ends[1])
 
 
 def test_a_real_full_disk(
-    first: Path, before: Snapshot, after: Snapshot, images: Path, tmp_path: Path
+    options: TeachOptions,
+    first: Path,
+    before: Snapshot,
+    after: Snapshot,
+    images: Path,
+    tmp_path: Path,
 ) -> None:
     place = tmp_path / "disk"
     place.mkdir()
-    size = sum(file.stat().st_size for file in first.rglob("*")) + 500_000
+    size = sum(file.stat().st_size for file in first.rglob("*")) + 50_000
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no permission to mount a tmpfs")
     try:
         model = shutil.copytree(first, place / "model")
         with pytest.raises(ValueError, match="no space left on the disk of"):
-            teach(model, images, TINY)
+            teach(model, images, options)
         assert check_either(model, before, after) == 1
         larger = ["mount", "-o", "remount,size=100m", str(place)]
         subprocess.run(larger, capture_output=True, check=True)
-        teach(model, images, TINY)
+        teach(model, images, options)
         check_equal(model, after)
     finally:
         subprocess.run(["umount", str(place)], check=True)
 
 
+class Leaving(TeachObserver):
+    """Stops an update when it is asked for the n-th time."""
+
+    def __init__(self, time: int) -> None:
+        self.left = time
+
+    def stop(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
 def test_a_damaged_checkpoint_is_skipped(
-    after: Snapshot, images: Path, model: Path, caplog: pytest.LogCaptureFixture
+    options: TeachOptions,
+    after: Snapshot,
+    images: Path,
+    model: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    class Leaving(TeachObserver):
-        def doing(self, what: str) -> None:
-            raise Killed
-
-    with pytest.raises(Killed):
-        teach(model, images, TINY, Leaving())
-    newest = max(model.glob("pending/*/epochs/*.safetensors"))
+    # After each of 40 images and each batch, or after each eight photos.
+    with pytest.raises(Stopped):
+        teach(model, images, options, Leaving(43 if options.trains else 3))
+    newest = max(model.glob("pending/*/*/*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    teach(model, images, TINY)
-    assert "is damaged: it isn't what was saved. Checkpoint" in caplog.text
+    teach(model, images, options)
+    assert "is damaged: it isn't what was saved." in caplog.text
     check_equal(model, after)
