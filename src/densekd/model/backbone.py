@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD
 from densekd.nn.network import Backbone, Preprocessing, own_statistics
 from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
-from densekd.training.checkpoint import State, load_state, save_state
+from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 _SIZE = 224  # of networks that don't say which they were trained on
 # On a processor, the activations of a larger batch leave its cache.
@@ -73,7 +73,10 @@ def pretrained_backbone(network: str) -> FrozenBackbone:
 def load_backbone(path: Path) -> FrozenBackbone:
     """Load what `FrozenBackbone.save` saved, without any download."""
     facts, tensors = load_state(path)
-    backbone = rebuild_backbone(facts)
-    assert isinstance(backbone, nn.Module)
-    backbone.load_state_dict(tensors)
+    try:
+        backbone = rebuild_backbone(facts)
+        assert isinstance(backbone, nn.Module)
+        backbone.load_state_dict(tensors)
+    except (KeyError, RuntimeError) as error:
+        raise DamagedCheckpoint(f"The backbone {path} doesn't fit its description.") from error
     return FrozenBackbone(facts["network"], backbone)

@@ -67,4 +67,4 @@ def rebuild_backbone(facts: Mapping[str, Any]) -> Backbone:
         return rebuild_pretrained(facts)
     if re.fullmatch("lite[012]", name):
         return EfficientNetLite(name)
-    return make_backbone(name)
+    raise ValueError(f"The network {name!r} is not one of lite0, lite1 and lite2.")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from densekd.model.backbone import FrozenBackbone, load_backbone, pretrained_backbone
+from densekd.training.checkpoint import DamagedCheckpoint, State, save_state
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,14 @@ def test_it_is_loaded_without_the_package(
 def test_it_is_never_trained(backbone: FrozenBackbone) -> None:
     assert not backbone.training
     assert not any(parameter.requires_grad for parameter in backbone.parameters())
+
+
+def test_a_forged_description_contacts_nobody(backbone: FrozenBackbone, tmp_path: Path) -> None:
+    tensors = backbone.backbone.state_dict()
+    for number, facts in enumerate(({"network": "hf:someone/model"}, {"network": "resnet9999"})):
+        save_state(tmp_path / f"{number}", State(facts, tensors))
+        with pytest.raises(ValueError, match="is not one of"):
+            load_backbone(tmp_path / f"{number}")
+    save_state(tmp_path / "other", State({"network": "lite2"}, tensors))
+    with pytest.raises(DamagedCheckpoint, match="doesn't fit"):
+        load_backbone(tmp_path / "other")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from densekd.config.schema import resolve
 from densekd.nn.network import own_statistics
-from densekd.nn.registry import make_backbone
+from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
 from densekd.nn.transformers_backbone import Pretrained
 from densekd.runs.build import make_learner
 from densekd.training.engine import Engine
@@ -128,6 +128,26 @@ def test_other_families(make: Callable[[], Any], width: int, tmp_path: Path) -> 
     images = torch.randn(2, 3, *(backbone.preprocessing.size or (0, 0)))
     with torch.no_grad():
         torch.testing.assert_close(backbone(images).pooled, pooled_vit(seen, images))
+
+
+@pytest.mark.parametrize("make", [vit, vit_classifier, resnet, swin, clip])
+def test_it_is_rebuilt_from_its_description(
+    make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(make, tmp_path / "saved")
+    name = f"hf:{tmp_path / 'saved'}"
+    backbone = make_backbone(name)
+    assert isinstance(backbone, Pretrained)
+    facts = json.loads(json.dumps(describe_backbone(name, backbone)))
+    (tmp_path / "saved").rename(tmp_path / "gone")
+    monkeypatch.setattr("socket.socket.connect", None)
+    rebuilt = rebuild_backbone(facts)
+    assert isinstance(rebuilt, Pretrained)
+    rebuilt.load_state_dict(backbone.state_dict())
+    assert rebuilt.preprocessing == backbone.preprocessing
+    images = torch.randn(2, 3, *(backbone.preprocessing.size or (16, 16)))
+    with torch.no_grad():
+        torch.testing.assert_close(rebuilt(images).pooled, backbone(images).pooled)
 
 
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
