@@ -127,13 +127,13 @@ def update_result(update: Update) -> str:
 
 def _deed(update: Update) -> str:
     """What an update did, in words."""
+    if update.edit is not None:
+        return html.escape(str(update.edit))
     if update.learned:
         names = html.escape(short_list(update.learned))
         return f"learned <b>{names}</b> from {_photos(update.images)}"
-    if update.replayed:
-        names = html.escape(short_list(update.replayed))
-        return f"learned {_photos(update.images)} more of <b>{names}</b>"
-    return "corrected classes or photos"
+    names = html.escape(short_list(update.replayed))
+    return f"learned {_photos(update.images)} more of <b>{names}</b>"
 
 
 def accuracy_chart(update: Update) -> str:

@@ -1,10 +1,11 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from densekd.jobs.events import JobProgress
 from densekd.model.model import Guess, Prediction
 from densekd.model.review import Confusion, Suspect
-from densekd.model.store import Accuracy, ClassChange, HistoryEntry, Update
+from densekd.model.store import Accuracy, ClassChange, Edit, HistoryEntry, Update
 from densekd.ui import markup
 from densekd.ui.predictor import PhotoPrediction
 from densekd.ui.uploads import Upload
@@ -85,6 +86,13 @@ def test_an_unknown_photo_is_none_of_the_classes() -> None:
     assert "None of these" in unknown
     assert "None of these" not in known
     assert all("data-teach='0'" in shown for shown in (known, unknown))
+
+
+def test_an_update_says_what_it_did() -> None:
+    more = replace(update(), learned=(), replayed=("cat",))
+    assert "learned 7 photos more of <b>cat</b>" in markup.update_result(more)
+    edited = replace(more, edit=Edit("renamed", ("cat",), 7, EVIL))
+    assert "renamed cat to &lt;img" in markup.update_result(edited)
 
 
 def test_mistakes_are_counted() -> None:
