@@ -73,6 +73,13 @@ class TrainedRequest(UpdateRequest):
         store = Store(folder)
         pointer = store.pointer()
         model = None if pointer is None else TrainedModel.open(folder)
+        if model is not None and not options.trains:
+            logger.warning(
+                "The network of %s was trained on its own images only. A new model on a pretrained "
+                "network, taught with the images of all classes, usually recognises more: `densekd "
+                "learn NEW_MODEL FOLDER`.",
+                folder,
+            )
         known = () if model is None else model.classes
         found = find_update_images(source, known, options.known, needs_new=True)
         size = options.image_size or median_size(found, largest_size())

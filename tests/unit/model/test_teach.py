@@ -401,3 +401,12 @@ def test_later_updates_use_the_first_normalisation(model: Path, tmp_path: Path) 
     teach(model, fill(tmp_path / "images", {"7": 30}), TINY)
     assert TrainedModel.open(model).facts["mean"] == before
     assert not np.allclose(before, [0.9, 0.9, 0.9], atol=0.1)
+
+
+def test_a_trained_model_says_how_to_move_on(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    teach(model, fill(tmp_path / "images", {"blue": 6}), TINY)
+    assert "learn NEW_MODEL FOLDER" not in caplog.text  # these options ask for training
+    preview(model, fill(tmp_path / "images", {"7": 6}), TeachOptions())
+    assert "learn NEW_MODEL FOLDER" in caplog.text
