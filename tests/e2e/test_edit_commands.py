@@ -102,6 +102,23 @@ def test_errors_are_one_sentence(model: Path) -> None:
     assert known(model) == ["blue", "green", "red"]
 
 
+def test_forget_everywhere_asks_first(model: Path) -> None:
+    refused = call("forget", model, "red", "--everywhere", stdin="n\n")
+    assert refused.exit_code == 1
+    assert "Erase red from all steps of" in refused.stderr
+    assert known(model) == ["blue", "green", "red"]
+    result = call("forget", model, "red", "--everywhere", stdin="y\n")
+    assert f"Step 1: {model} erased 10 photos in " in result.stdout
+    told = done("history", model)
+    assert "learned blue, green" in told
+    assert "red" not in told
+    done("forget", model, "green")
+    told = done("forget", model, "green", "--everywhere", "--yes", "--json")
+    assert json.loads(told)["edit"]["action"] == "erased"
+    assert "forgot (erased)" in done("history", model)
+    assert known(model) == ["blue"]
+
+
 @pytest.mark.parametrize("name", ["forget", "rename", "merge"])
 def test_help_has_an_example(name: str) -> None:
     assert f"densekd {name} animals.model" in done(name, "--help")

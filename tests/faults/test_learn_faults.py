@@ -9,8 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from densekd.model.teach import teach
 from densekd.model.trained import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
+from support.kills import copied_before_each_change
 from support.photos import TINY, fill, picture
 
 # 34 images, exemplars aside: two batches in each of two epochs.
@@ -177,23 +177,6 @@ def test_kills_at_random_moments(
     assert killed >= 7
 
 
-@contextmanager
-def copied_before_each_change(model: Path, copies: Path) -> Iterator[None]:
-    """Copy the model as a kill would leave it, before each rename or removal of a file."""
-
-    def copy_first(change: Callable[..., None]) -> Callable[..., None]:
-        def changing(*args: Any, **kwargs: Any) -> None:
-            shutil.copytree(model, copies / f"{len(list(copies.glob('*'))):03d}")
-            change(*args, **kwargs)
-
-        return changing
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("replace", "unlink", "rmdir"):
-            patch.setattr(os, name, copy_first(getattr(os, name)))
-        yield
-
-
 @pytest.mark.slow
 def test_a_kill_before_each_rename_or_removal(
     options: TeachOptions,
@@ -204,7 +187,6 @@ def test_a_kill_before_each_rename_or_removal(
     tmp_path: Path,
 ) -> None:
     copies = tmp_path / "copies"
-    copies.mkdir()
     with copied_before_each_change(model, copies):
         teach(model, images, options)
     left, found = sorted(copies.iterdir()), []
@@ -222,7 +204,6 @@ def test_a_killed_first_update_leaves_no_model(
     options: TeachOptions, images: Path, tmp_path: Path
 ) -> None:
     model, copies = tmp_path / "model", tmp_path / "copies"
-    copies.mkdir()
     model.mkdir()
     with copied_before_each_change(model, copies):
         teach(model, images, options)

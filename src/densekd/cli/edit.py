@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 @command(
     "densekd forget animals.model cat dog",
     "densekd forget animals.model --photo blurred.jpg",
-    note="`densekd undo` brings back what was forgotten.",
+    "densekd forget animals.model 'Anna Example' --everywhere",
+    note="`densekd undo` brings back what was forgotten, except everywhere. Repeat the command to "
+    "finish an erasure that was interrupted.",
 )
 def forget_command(
     model: ModelFolder,
@@ -25,12 +27,23 @@ def forget_command(
         list[Path] | None,
         option("Forget this photo, a file that was taught; repeatable.", metavar="FILE"),
     ] = None,
+    everywhere: Annotated[
+        bool,
+        typer.Option("--everywhere", help="Erase the photos from all steps, irrevocably."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Erase without asking.")] = False,
     json: AsJson = False,
 ) -> None:
     """Make a step in which a model doesn't know some classes or photos."""
     from densekd.model.edit import forget
+    from densekd.model.erase import erase
 
-    _show(forget(model, classes or [], photo or []), model, json)
+    if everywhere and not yes:
+        names = output.name_list([*(classes or []), *map(str, photo or [])])
+        question = f"Erase {names or 'what is left to erase'} from all steps of {model}?"
+        typer.confirm(f"{question} This can't be undone.", abort=True, err=True)
+    change = erase if everywhere else forget
+    _show(change(model, classes or [], photo or []), model, json)
 
 
 @command("densekd rename animals.model 'house cat' cat")

@@ -57,6 +57,11 @@ class FrozenModel(Model):
     def read_from(cls, folder: Path, step: int, place: Path) -> Self:
         """Read what `write_frozen_state` wrote to ``place``, also before it is committed."""
         facts, tensors = load_state(place / "state")
+        if not facts["classes"]:
+            raise ValueError(
+                f"Step {step} of {folder} has no class left, since all of its photos were erased; "
+                f"`densekd undo {folder} --to N` goes to another."
+            )
         origin = facts["backbone"]
         at = place if origin == step else Store(folder).path(origin)
         return cls(folder, step, facts, tensors, load_backbone(at / "backbone"))

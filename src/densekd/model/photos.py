@@ -40,6 +40,18 @@ class Photos:
         jpegs = tuple(self.jpegs[place] for place in places.tolist())
         return Photos(self.hashes[places], self.features[places], self.test[places], jpegs)
 
+    @property
+    def erased(self) -> Tensor:
+        """Whether nothing is left of each photo but its place, bool ``[n]``."""
+        return ~self.hashes.bool().any(1)
+
+    def erase(self, gone: Tensor) -> "Photos":
+        """The same number of photos, but nothing is left of those that are ``gone``."""
+        jpegs = tuple(b"" if out else x for x, out in zip(self.jpegs, gone.tolist(), strict=True))
+        rows = gone[:, None]
+        hashes, features = self.hashes.masked_fill(rows, 0), self.features.masked_fill(rows, 0)
+        return Photos(hashes, features, self.test & ~gone, jpegs)
+
     def save(self, path: Path) -> None:
         """Save them; `load_photos` loads them."""
         tensors = {

@@ -3,8 +3,9 @@
 ::
 
     MODEL/current.json         the current step and the number of steps that count
-    MODEL/steps/000, 001, ...  one state per update, never changed and never removed
+    MODEL/steps/000, 001, ...  one state per update, changed only to erase photos
     MODEL/pending/KEY/         the checkpoints of an unfinished update
+    MODEL/erasing.json         what is being erased from all states
     MODEL/lock                 held by the process that changes the model; readers don't need it
 """
 
@@ -51,9 +52,9 @@ class ClassChange:
 class Edit:
     """A change of classes or photos that were taught before."""
 
-    action: Literal["forgot", "renamed", "merged", "corrected"]
+    action: Literal["forgot", "erased", "renamed", "merged", "corrected"]
     classes: tuple[str, ...]  # that were forgotten, renamed or merged
-    photos: int  # that were theirs, or that were forgotten or corrected
+    photos: int  # that were theirs, or that were forgotten, erased or corrected
     into: str | None = None  # the new name, or the class that they were merged into
 
     def __str__(self) -> str:
@@ -164,9 +165,17 @@ class Store:
         """Change the current step, atomically."""
         write_json(self.folder / "current.json", {"format": _FORMAT, **pointer._asdict()})
 
+    @property
+    def erasing(self) -> Path:
+        """The file that says what is being erased; it is there until that is done."""
+        return self.folder / "erasing.json"
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the model's lock; raises if another process holds it, or if the disk is full."""
+    def locked(self, *, to_erase: bool = False) -> Iterator[None]:
+        """Hold the model's lock; raises if another process holds it, or if the disk is full.
+
+        As long as photos are being erased, only a process that holds it ``to_erase`` may go on.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / "lock")
         try:
@@ -177,6 +186,11 @@ class Store:
             ) from None
         try:
             remove_leftovers(self.folder)
+            if self.erasing.exists() and not to_erase:
+                raise ValueError(
+                    f"Erasing photos from {self.folder} was interrupted; "
+                    f"`densekd forget {self.folder} --everywhere` finishes it."
+                )
             yield
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

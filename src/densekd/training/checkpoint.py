@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from densekd.files import remove_leftovers, to_json, write_atomically
+from densekd.files import remove_leftovers, sync_folder, to_json, write_atomically
 
 _FORMAT = 1
 _DIGITS = 16  # of the digest, in the name of a tensors file
@@ -73,6 +73,20 @@ def load_state(path: Path) -> State:
     if sha256(content).hexdigest() != record["tensors"]:
         raise _damaged(file)
     return State(record["facts"], dict(sorted(load(content).items())))
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove tensors that no state in the folder refers to any more, and temporary files.
+
+    Only one process at a time may change the folder.
+    """
+    remove_leftovers(folder)
+    states = [file.with_suffix("") for file in folder.glob("*.json")]
+    used = {_tensors_file(state, _read_json(state)["tensors"]) for state in states}
+    for file in folder.glob("*.safetensors"):
+        if file not in used:
+            file.unlink()
+    sync_folder(folder)
 
 
 def load_facts(path: Path) -> dict[str, Any]:

@@ -1,0 +1,225 @@
+"""Erase classes and photos from every state of a model, for privacy.
+
+What is erased is written down first, so that an interrupted erasure can be finished. The photos
+keep their places, without content, so that states and photos fit together at any moment.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from densekd.data.folder import quote_names
+from densekd.files import sync_folder, write_json
+from densekd.model.calibration import class_changes
+from densekd.model.edit import EditedClasses, commit_edit, editable_store, file_hash, match_hashes
+from densekd.model.frozen import FrozenModel, write_frozen_state
+from densekd.model.frozen_update import FittedState, fit_state, new_ranks
+from densekd.model.photos import Photos, join_photos, load_photos
+from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
+from densekd.training.checkpoint import State, load_state, remove_unused, save_state
+
+_ERASED = "(erased)"  # instead of a name, in what is recorded about a step
+
+
+class Erasure(NamedTuple):
+    """What is erased."""
+
+    step: int  # that it makes
+    hashes: frozenset[bytes]  # of photos
+    names: frozenset[str]  # of classes that have no photo left in some state
+
+
+def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
+    """Make a step without these classes and photos, and erase them from all other steps.
+
+    Nothing of the photos is left in the model's files: features, images, hashes, what heads learned
+    from them. Photos are told by their content, so a photo of such a class is also erased from
+    other classes that it was taught as. A step may have no class left, and can't be opened then.
+
+    If the process is killed, the model still opens; repeat the call to finish, or give no classes.
+
+    Args:
+        folder: the model's folder.
+        classes: names that a class has, or had in any step.
+        files: photos to be erased, whatever their class.
+    """
+    store = editable_store(folder)
+    with store.locked(to_erase=True):
+        if store.erasing.exists():
+            unfinished = _read(store.erasing)
+            update = _carry_out(store, unfinished)
+            classes = [name for name in classes if name not in unfinished.names]
+            files = [file for file in files if file_hash(file) not in unfinished.hashes]
+            if not classes and not files:
+                return update
+        erasure = _prepare(store, classes, files)
+        content = {
+            "step": erasure.step,
+            "hashes": sorted(each.hex() for each in erasure.hashes),
+            "names": sorted(erasure.names),
+        }
+        write_json(store.erasing, content)
+        return _carry_out(store, erasure)
+
+
+def _read(file: Path) -> Erasure:
+    content = json.loads(file.read_bytes())
+    hashes = frozenset(map(bytes.fromhex, content["hashes"]))
+    return Erasure(content["step"], hashes, frozenset(content["names"]))
+
+
+def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Erasure:
+    """Find the photos in all steps; raises if there is nothing to erase, or nothing to keep."""
+    if not classes and not files:
+        raise ValueError("Name a class or a photo to forget everywhere.")
+    pointer, taught = store.existing(), _taught(store)
+    known = {name: {h for each, h in set().union(*taught) if each == name} for name in classes}
+    hashes = {file_hash(file) for file in files}.union(*known.values())
+    present = {h for step in taught for _, h in step}
+    unknown = [name for name, own in known.items() if not own]
+    unknown += [str(file) for file in files if file_hash(file) not in present]
+    if unknown:
+        raise ValueError(f"No step of {store.folder} has {quote_names(unknown)}; check the names.")
+    left = [{name for name, h in step if h not in hashes} for step in taught]
+    if not left[pointer.step]:
+        raise ValueError(
+            f"{store.folder} would have no class left; delete the folder to erase everything."
+        )
+    gone = {
+        name for step, own in zip(taught, left, strict=True) for name, _ in step if name not in own
+    }
+    return Erasure(pointer.steps, frozenset(hashes), frozenset(gone))
+
+
+def _taught(store: Store) -> list[set[tuple[str, bytes]]]:
+    """For each step, the class and the hash of each photo that counts."""
+    photos, found = _load_all_photos(store), []
+    for step in range(store.existing().steps):
+        facts, tensors = load_state(store.path(step) / "state")
+        rows = torch.cat([photos[s].hashes for s in facts["photos"]]).numpy()
+        ranks = tensors["labels"].tolist()
+        found.append(
+            {(facts["classes"][r], h.tobytes()) for r, h in zip(ranks, rows, strict=True) if r >= 0}
+        )
+    return found
+
+
+def _carry_out(store: Store, erasure: Erasure) -> Update:
+    """Do what is left to do of an erasure."""
+    if store.existing().steps == erasure.step:
+        _commit_step(store, erasure)
+    pointer = store.existing()
+    shutil.rmtree(store.folder / "pending", ignore_errors=True)
+    for place in (store.folder / "steps").iterdir():
+        if place.name.isdigit() and int(place.name) >= pointer.steps:
+            shutil.rmtree(place)  # left by an update that was killed before the step counted
+    photos = _load_all_photos(store)
+    for step, part in photos.items():
+        gone = match_hashes(part, erasure.hashes)
+        if gone.any():
+            photos[step] = part.erase(gone)
+            photos[step].save(store.path(step) / "photos")
+    for step in range(pointer.steps):
+        _rewrite_state(store, step, photos, erasure.names)
+        remove_unused(store.path(step))
+    store.erasing.unlink()
+    sync_folder(store.folder)
+    return store.entry(erasure.step, pointer).update
+
+
+def _commit_step(store: Store, erasure: Erasure) -> None:
+    """Make a step without the photos the current one."""
+    began, model = time.monotonic(), FrozenModel.open(store.folder)
+    gone = match_hashes(model.photos, erasure.hashes)
+    classes = _classes_left(model.classes, torch.where(gone, -1, model.labels))
+    edit = Edit("erased", (), len(erasure.hashes))
+    commit_edit(model, EditedClasses(classes, gone), edit, began)
+
+
+def _rewrite_state(
+    store: Store, step: int, photos: Mapping[int, Photos], names: Collection[str]
+) -> None:
+    """Fit a state anew without the photos that were erased, and take the names out of it."""
+    path, pointer = store.path(step) / "state", store.existing()
+    facts, tensors = load_state(path)
+    recorded = store.entry(step, pointer).update
+    update = replace(recorded, edit=recorded.edit and _without_names(recorded.edit, names))
+    own = join_photos([photos[s] for s in facts["photos"]])
+    if not (tensors["labels"][own.erased] >= 0).any():
+        if update != recorded:
+            save_state(path, State({**facts, "update": asdict(update)}, tensors))
+        return
+    labels = torch.where(own.erased, -1, tensors["labels"])
+    classes = _classes_left(facts["classes"], labels)
+    labels = torch.where(labels < 0, -1, new_ranks(facts["classes"], classes, {})[labels])
+    fitted = fit_state(own, labels, len(classes)) if classes else None
+    facts |= {
+        "classes": classes,
+        "learned_in": {name: facts["learned_in"][name] for name in classes},
+        "update": asdict(_measured(update, classes, labels, fitted)),
+    }
+    if step in photos and photos[step].erased.any():
+        facts["asked"] = ""  # the photos of the update are no longer those
+    if fitted is None:
+        save_state(path, State(facts, {"labels": labels}))
+    else:
+        write_frozen_state(path.parent, {**facts, **fitted.calibration}, labels, fitted.heads)
+
+
+def _measured(
+    update: Update, classes: Sequence[str], labels: Tensor, fitted: FittedState | None
+) -> Update:
+    """The record of an update with the classes that are left, and their accuracy."""
+    learned, before = [name for name in update.learned if name in classes], update.before
+    earlier = {each.name: each.before for each in update.classes}
+    changes: list[ClassChange] = []
+    if fitted is not None:
+        found = class_changes(classes, labels[fitted.tested], None, fitted.right, 0)
+        changes = [replace(each, before=earlier[each.name]) for each in found]
+    return replace(
+        update,
+        learned=tuple(learned),
+        replayed=tuple(name for name in update.replayed if name in classes),
+        before=before and _accuracy([(c.name in learned, c.tested, c.before) for c in changes]),
+        after=_accuracy([(c.name in learned, c.tested, c.after) for c in changes]),
+        classes=tuple(changes),
+    )
+
+
+def _accuracy(classes: Sequence[tuple[bool, int, float | None]]) -> Accuracy:
+    """The accuracy on several classes: whether each is new, its test photos and its accuracy."""
+
+    def mean(chosen: Sequence[tuple[bool, int, float | None]]) -> float | None:
+        total = sum(tested for _, tested, _ in chosen)
+        right = sum(tested * (value or 0.0) for _, tested, value in chosen)
+        return right / total if total else None
+
+    new = [each for each in classes if each[0]]
+    return Accuracy(mean(new), mean([each for each in classes if not each[0]]), mean(classes))
+
+
+def _without_names(edit: Edit, names: Collection[str]) -> Edit:
+    classes = tuple(_ERASED if name in names else name for name in edit.classes)
+    return replace(edit, classes=classes, into=_ERASED if edit.into in names else edit.into)
+
+
+def _classes_left(classes: Sequence[str], labels: Tensor) -> tuple[str, ...]:
+    """The classes of which there are photos."""
+    return tuple(name for rank, name in enumerate(classes) if (labels == rank).any())
+
+
+def _load_all_photos(store: Store) -> dict[int, Photos]:
+    """The photos of each step that has some."""
+    paths = {step: store.path(step) / "photos" for step in range(store.existing().steps)}
+    return {
+        step: load_photos(path)
+        for step, path in paths.items()
+        if path.with_suffix(".json").exists()
+    }

@@ -1,0 +1,228 @@
+"""Nothing is left of what is erased, in any file of a model."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from densekd.model.edit import file_hash, forget, merge_classes, rename_class
+from densekd.model.erase import erase
+from densekd.model.frozen import FrozenModel
+from densekd.model.model import Model, history, model_info, undo
+from densekd.model.options import TeachOptions
+from densekd.model.photos import load_photos
+from densekd.model.request import TeachObserver
+from densekd.model.store import Store
+from densekd.model.teach import teach
+from densekd.training.callbacks import Stopped
+
+from support.photos import fill, picture
+
+DEFAULT = TeachOptions()
+# Long enough not to occur by chance: 8 features of half precision, or 16 bytes of an image.
+PIECE = 16
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that learned red, then green and blue, and its photos."""
+    place = tmp_path_factory.mktemp("first")
+    teach(place / "model", fill(place / "first", {"red": 8}), DEFAULT)
+    teach(place / "model", fill(place / "second", {"green": 8, "blue": 7}), DEFAULT)
+    return place
+
+
+@pytest.fixture
+def model(place: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(place / "model", tmp_path / "model"))
+
+
+def pieces(content: bytes) -> Iterator[bytes]:
+    """A photo's content, piece by piece, without those that any image may have."""
+    for start in range(0, len(content) - PIECE + 1, PIECE):
+        piece = content[start : start + PIECE]
+        if len({*piece}) > 6:
+            yield piece
+
+
+def traces(model: Path, name: str, step: int | None = None) -> set[bytes]:
+    """What must not be left of a class: of its photos and of its rows in the heads."""
+    opened = FrozenModel.open(model, step)
+    own = (opened.labels == opened.classes.index(name)).nonzero().flatten()
+    found = set[bytes]()
+    for place in own.tolist():
+        found.update(pieces(opened.photos.features[place].numpy().tobytes()))
+        found.add(opened.photos.hashes[place].numpy().tobytes())
+        found.add(opened.photos.hashes[place].numpy().tobytes().hex().encode())
+        jpeg = opened.photos.jpegs[place]
+        # What comes before the first scan is the same in all images of a size and quality.
+        found.update(pieces(jpeg[jpeg.index(b"\xff\xda") + 14 :]))
+    for head in (opened.head, opened.tested_head):
+        found.update(pieces(head.weight[opened.classes.index(name)].numpy().tobytes()))
+    return found
+
+
+def left_in(folder: Path, traces: set[bytes]) -> list[str]:
+    """The files in which a piece occurs, at any place."""
+    found = []
+    for file in folder.rglob("*"):
+        if file.is_file():
+            content = file.read_bytes()
+            if any(piece in content for piece in traces):
+                found.append(file.name)
+    return found
+
+
+def test_no_byte_is_left_in_any_file(model: Path) -> None:
+    gone = traces(model, "green")
+    kept = traces(model, "blue")
+    assert len(gone) > 8 * 50
+    assert len(left_in(model, gone)) >= 2
+    update = erase(model, ["green"])
+    assert left_in(model, gone) == []
+    assert len(left_in(model, {x for x in kept if len(x) == 32})) == 1  # hashes of blue
+    assert not any(b"green" in file.read_bytes() for file in model.rglob("*") if file.is_file())
+    assert str(update.edit) == "erased 8 photos"
+    assert [each.name for each in update.classes] == ["red", "blue"]
+    assert update.step == Store(model).existing().step == 2
+    assert {file.name for file in model.iterdir()} == {"current.json", "lock", "steps"}
+
+
+def test_earlier_steps_are_as_if_it_was_never_taught(
+    model: Path, place: Path, tmp_path: Path
+) -> None:
+    erase(model, ["green"])
+    other = tmp_path / "other"
+    teach(other, place / "first", DEFAULT)
+    teach(other, fill(tmp_path / "second", {"blue": 7}), DEFAULT)
+    for mine in (FrozenModel.open(model, 1), FrozenModel.open(model, 2)):
+        theirs = FrozenModel.open(other)
+        assert mine.classes == theirs.classes == ("red", "blue")
+        assert mine.labels.tolist() == [0] * 8 + [1] * 7 + [-1] * 8
+        for name, tensor in theirs.tensors.items():
+            if name != "labels":
+                assert torch.equal(mine.tensors[name], tensor), name
+    rebuilt, update = history(model)[1].update, history(other)[1].update
+    assert (rebuilt.learned, rebuilt.classes) == (("blue",), update.classes)
+    assert (rebuilt.before, rebuilt.after) == (update.before, update.after)
+    assert model_info(model, 1).classes == model_info(other, 1).classes
+
+
+def test_a_step_that_is_not_concerned_stays_as_it_is(model: Path) -> None:
+    before = {file.name: file.read_bytes() for file in (model / "steps/000").iterdir()}
+    erase(model, ["green"])
+    assert before == {file.name: file.read_bytes() for file in (model / "steps/000").iterdir()}
+
+
+def test_a_step_without_any_class_cannot_be_opened(model: Path, place: Path) -> None:
+    gone = traces(model, "red", 0)
+    erase(model, ["red"])
+    assert left_in(model, gone) == []
+    assert history(model)[0].update.classes == ()
+    with pytest.raises(ValueError, match=r"Step 0 of .* has no class left"):
+        Model.open(model, 0)
+    with pytest.raises(ValueError, match="has no class left"):
+        undo(model, 0)
+    undo(model)
+    assert Model.open(model).classes == ("blue", "green")
+    # The photos can be taught again: nothing says that they were.
+    assert teach(model, place / "first", DEFAULT).learned == ("red",)
+
+
+def test_photos_are_erased_under_all_names_they_had(model: Path) -> None:
+    gone = traces(model, "green") | traces(model, "red")
+    rename_class(model, "green", "Anna")
+    merge_classes(model, "red", "Anna")
+    erase(model, ["Anna"])
+    assert left_in(model, gone) == []
+    assert [entry.update.learned for entry in history(model)] == [(), ("blue",), (), (), ()]
+    assert [str(entry.update.edit) for entry in history(model)[2:]] == [
+        "renamed (erased) to (erased)",
+        "merged (erased) into (erased)",
+        "erased 16 photos",
+    ]
+    for file in model.rglob("*.json"):
+        assert "Anna" not in file.read_text()
+        assert "green" not in file.read_text()
+
+
+def test_a_class_that_was_forgotten_before(model: Path) -> None:
+    gone = traces(model, "green")
+    forget(model, ["green"])
+    before = FrozenModel.open(model)
+    update = erase(model, ["green"])
+    assert left_in(model, gone) == []
+    assert update.step == 3
+    assert torch.equal(FrozenModel.open(model).head.weight, before.head.weight)
+    assert str(history(model)[2].update.edit) == "forgot (erased)"
+
+
+def test_single_photos_and_other_branches(model: Path, place: Path, tmp_path: Path) -> None:
+    file = place / "second" / "green" / "0003.png"
+    undo(model)
+    images = fill(tmp_path / "third", {"yellow": 4})
+    shutil.copy(file, images / "yellow" / "other name.png")
+    teach(model, images, DEFAULT)
+    update = erase(model, [], [file])
+    assert str(update.edit) == "erased 1 photo"
+    for step in (1, 2):
+        hashes = load_photos(model / "steps" / f"{step:03}" / "photos").hashes.numpy()
+        assert file_hash(file) not in {row.tobytes() for row in hashes}
+        assert len(hashes) == len(FrozenModel.open(model, step).photos) - 8
+    assert FrozenModel.open(model, 1).training_counts() == [7, 6, 6]
+    assert Model.open(model).classes == ("red", "yellow")
+
+
+def test_unfinished_updates_are_erased_too(model: Path, tmp_path: Path) -> None:
+    class Stopping(TeachObserver):
+        read = 0
+
+        def reading(self, done: int, total: int) -> None:
+            self.read = done
+
+        def stop(self) -> bool:
+            return self.read >= 16
+
+    with pytest.raises(Stopped):
+        teach(model, fill(tmp_path / "third", {"yellow": 60}), DEFAULT, Stopping())
+    assert len([*(model / "pending").rglob("*.safetensors")]) == 1
+    shutil.copytree(model / "steps" / "001", model / "steps" / "007")
+    (model / "steps" / "001" / ".state.json.12345678.tmp").write_text("green")
+    erase(model, ["green"])
+    assert not (model / "pending").exists()
+    assert sorted(path.name for path in (model / "steps").iterdir()) == ["000", "001", "002"]
+    assert [*model.rglob("*.tmp")] == []
+
+
+def test_what_cannot_be_erased(model: Path, tmp_path: Path) -> None:
+    picture("red", 77).save(tmp_path / "other.png")
+    with pytest.raises(ValueError, match=r"No step of .* has 'x', .*other.png'"):
+        erase(model, ["red", "x"], [tmp_path / "other.png"])
+    with pytest.raises(ValueError, match="would have no class left; delete the folder"):
+        erase(model, ["red", "green", "blue"])
+    with pytest.raises(ValueError, match="Name a class or a photo"):
+        erase(model, [])
+    assert len(history(model)) == 2
+
+
+def test_until_it_is_finished_nothing_else_changes_the_model(model: Path, tmp_path: Path) -> None:
+    more = fill(tmp_path / "third", {"yellow": 2})
+    erasing: dict[str, object] = {"step": 2, "hashes": [], "names": ["green"]}
+    hashes = FrozenModel.open(model).photos.hashes[FrozenModel.open(model).labels == 2]
+    erasing["hashes"] = [row.tobytes().hex() for row in hashes.numpy()]
+    Store(model).erasing.write_text(json.dumps(erasing))
+    for change in (
+        lambda: undo(model),
+        lambda: forget(model, ["red"]),
+        lambda: teach(model, more, DEFAULT),
+    ):
+        with pytest.raises(ValueError, match=r"was interrupted; `densekd forget .* --everywhere`"):
+            change()
+    # Finishes one, and goes on with the other.
+    assert erase(model, ["green", "blue"]).step == 3
+    assert Model.open(model).classes == ("red",)
+    assert [entry.update.learned for entry in history(model)] == [("red",), (), (), ()]
