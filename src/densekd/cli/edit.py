@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     "densekd forget animals.model cat dog",
     "densekd forget animals.model --photo blurred.jpg",
     "densekd forget animals.model 'Anna Example' --everywhere",
-    note="`densekd undo` brings back what was forgotten, except everywhere. Repeat the command to "
-    "finish an erasure that was interrupted.",
+    note="`densekd undo` brings back what was forgotten without --everywhere. Repeat the command "
+    "to finish an erasure that was interrupted.",
 )
 def forget_command(
     model: ModelFolder,
-    classes: Annotated[list[str] | None, argument("Classes to forget.", "[CLASS]...")] = None,
+    classes: Annotated[list[str] | None, argument("Classes to forget.", "CLASS")] = None,
     photo: Annotated[
         list[Path] | None,
         option("Forget this photo, a file that was taught; repeatable.", metavar="FILE"),
@@ -43,7 +43,9 @@ def forget_command(
         question = f"Erase {names or 'what is left to erase'} from all steps of {model}?"
         typer.confirm(f"{question} This can't be undone.", abort=True, err=True)
     change = erase if everywhere else forget
-    _show(change(model, classes or [], photo or []), model, json)
+    with output.show_warnings(output.console(stderr=True)):
+        update = change(model, classes or [], photo or [])
+    _show(update, model, json)
 
 
 @command("densekd rename animals.model 'house cat' cat")

@@ -5,6 +5,7 @@ keep their places, without content, so that states and photos fit together at an
 """
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,8 @@ from densekd.model.frozen_update import FittedState, fit_state, new_ranks
 from densekd.model.photos import Photos, join_photos, load_photos
 from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
 from densekd.training.checkpoint import State, load_state, remove_unused, save_state
+
+logger = logging.getLogger(__name__)
 
 _ERASED = "(erased)"  # instead of a name, in what is recorded about a step
 
@@ -126,12 +129,23 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
         if gone.any():
             photos[step] = part.erase(gone)
             photos[step].save(store.path(step) / "photos")
+            _warn_if_finetuned(store, step)
     for step in range(pointer.steps):
         _rewrite_state(store, step, photos, erasure.names)
         remove_unused(store.path(step))
     store.erasing.unlink()
     sync_folder(store.folder)
     return store.entry(erasure.step, pointer).update
+
+
+def _warn_if_finetuned(store: Store, step: int) -> None:
+    facts = store.facts(step)
+    if facts["backbone"] == step and facts["parent"] is not None:
+        logger.warning(
+            "The network of step %d was fine-tuned on photos that are erased now, and what it "
+            "learned from them can't be erased; teach a new model to be rid of that.",
+            step,
+        )
 
 
 def _commit_step(store: Store, erasure: Erasure) -> None:

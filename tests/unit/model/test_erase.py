@@ -18,6 +18,7 @@ from densekd.model.request import TeachObserver
 from densekd.model.store import Store
 from densekd.model.teach import teach
 from densekd.training.callbacks import Stopped
+from densekd.training.checkpoint import load_state, save_state
 
 from support.photos import fill, picture
 
@@ -196,6 +197,20 @@ def test_unfinished_updates_are_erased_too(model: Path, tmp_path: Path) -> None:
     assert not (model / "pending").exists()
     assert sorted(path.name for path in (model / "steps").iterdir()) == ["000", "001", "002"]
     assert [*model.rglob("*.tmp")] == []
+
+
+def test_a_network_that_was_trained_on_the_photos_is_mentioned(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for file in (model / "steps" / "000").glob("backbone*"):
+        shutil.copy(file, model / "steps" / "001")
+    path = model / "steps" / "001" / "state"
+    state = load_state(path)
+    save_state(path, state._replace(facts={**state.facts, "backbone": 1}))
+    erase(model, ["red"])
+    assert caplog.text == ""
+    erase(model, ["green"])
+    assert "The network of step 1 was fine-tuned on photos that are erased now" in caplog.text
 
 
 def test_what_cannot_be_erased(model: Path, tmp_path: Path) -> None:
