@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime  # type: ignore[import-untyped]
 import pytest
 import torch
@@ -17,12 +18,23 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from densekd.cli import app
-from densekd.model.export import METADATA, ExportKind, ExportMismatch, export, usage
+from densekd.model import export as export_module
+from densekd.model.export import (
+    METADATA,
+    ExportKind,
+    ExportMismatch,
+    export,
+    export_int8,
+    usage,
+)
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
+from densekd.model.quantise import PoorInt8
 from densekd.model.teach import teach
 from densekd.model.trained import TrainedModel
 from densekd.nn.network import Features
+
+from support.photos import fill, picture
 
 COLOURS = {"a": (200, 40, 40), "b b": (40, 200, 40), "ç": (40, 40, 200), "7": (120, 120, 120)}
 
@@ -106,7 +118,8 @@ def run(to: ExportKind, file: Path, pixels: Tensor) -> tuple[Tensor, Tensor, dic
     texts = {METADATA: ""}
     loaded = torch.export.load(file, extra_files=texts).module()
     with torch.no_grad():
-        probabilities, scores = loaded(pixels)
+        probabilities, scores, known = loaded(pixels)
+    assert bool(known.all())
     return probabilities, scores, json.loads(texts[METADATA])
 
 
@@ -195,3 +208,90 @@ def test_an_export_needs_images_to_check_it_with(tmp_path: Path) -> None:
     teach(tmp_path / "model", folder(tmp_path / "one", "a", "b b", images=1), options)
     with pytest.raises(ValueError, match="keeps no images to check an export with"):
         export(TrainedModel.open(tmp_path / "model"), "torch", tmp_path / "model.pt2")
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model on a frozen backbone, which can tell what it doesn't know."""
+    place = tmp_path_factory.mktemp("frozen")
+    teach(place / "colours.model", fill(place / "images", {"red": 10, "green": 10}), TeachOptions())
+    return place / "colours.model"
+
+
+def strange(folder: Path) -> Path:
+    """A picture unlike all that the model knows."""
+    rings = np.hypot(*np.mgrid[-50:50, -60:60])[..., None] * (0.3, 0.5, 0.7)
+    Image.fromarray((127 + 127 * np.sin(rings)).astype(np.uint8)).save(folder / "strange.png")
+    return folder / "strange.png"
+
+
+def printed_by(code: str) -> list[str]:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "usage", "exec"), {})
+    return printed.getvalue().splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_an_export_says_unknown(to: ExportKind, frozen: Path, tmp_path: Path) -> None:
+    model, file, image = Model.open(frozen), tmp_path / "model", strange(tmp_path)
+    model.refused = 0.3
+    known = tmp_path / "known.png"
+    picture("red", 77).save(known)
+    export(model, to, file)
+    first, second = model.predict([image, known], top=2)
+    assert (first.known, second.known) == (False, True)
+    for photo, wanted in ((image, first), (known, second)):
+        rows = printed_by(usage(to, file, str(photo)))
+        assert (rows[0] == "unknown") == (not wanted.known)
+        assert [row.split(" ", 1)[1] for row in rows[-2:]] == [guess.name for guess in wanted]
+    model.refused = 0  # then nothing is unknown
+    export(model, to, file)
+    assert printed_by(usage(to, file, str(image)))[0] != "unknown"
+
+
+@pytest.mark.slow
+def test_8_bits_are_compared_with_32(frozen: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["export", str(frozen), "--to", "onnx", "--int8"])
+    assert result.exit_code == 0, result.output
+    file = frozen.parent / "colours.int8.onnx"
+    sizes = re.search(
+        r"colours.int8.onnx \(([\d,]+) kB\) predicts .* \(([\d,]+) kB\)", result.stdout
+    )
+    assert sizes
+    small, large = (int(size.replace(",", "")) for size in sizes.groups())
+    assert small == round(file.stat().st_size / 1000)
+    assert small < 0.4 * large
+    assert "for 100.0 % of 4 images to test on" in result.stdout
+    assert "Accuracy in %: 100.0 → 100.0." in result.stdout
+    photo = tmp_path / "photo.png"
+    picture("green", 55).save(photo)
+    rows = printed_by(usage("onnx", file, str(photo)))
+    assert rows[-2].endswith(" green")
+    about = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
+    assert (about["precision"], json.loads(about["labels"])) == ("int8", ["green", "red"])
+
+
+@pytest.mark.slow
+def test_poor_8_bits_are_not_written(
+    by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This covers models that were trained, too."""
+    model, file = TrainedModel.open(by_head), tmp_path / "model.onnx"
+    result, compared = export_int8(model, file)
+    assert compared.agreement >= 0.95
+    assert result.bytes == file.stat().st_size
+    good = file.read_bytes()
+    spoilt = onnx.load_from_string(good)
+    for tensor in spoilt.graph.initializer:
+        if tensor.name.endswith("_quantized"):
+            zeros = np.zeros_like(onnx.numpy_helper.to_array(tensor))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(zeros, tensor.name))
+    monkeypatch.setattr(export_module, "quantise", lambda *_: spoilt.SerializeToString())
+    with pytest.raises(PoorInt8, match=r"only .* less than 95 %, so nothing was written"):
+        export_int8(model, file)
+    assert file.read_bytes() == good
+    refused = CliRunner().invoke(app, ["export", str(by_head), "--to", "torch", "--int8"])
+    assert refused.exit_code == 2
+    assert "--int8 with --to onnx" in refused.stderr

@@ -93,9 +93,13 @@ class FrozenModel(Model):
         used = self.labels[(self.labels >= 0) & ~is_tested(self.photos.test, self.labels)]
         return torch.bincount(used, minlength=len(self.classes)).tolist()
 
-    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-        """Backbone and head with all that is around them."""
-        return _Pipeline(self.backbone, self.head, self.temperature).eval(), self.probabilities
+    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], ModelOutputs]]:
+        """Backbone, head and rule for unknown images, with all that is around them."""
+        return _Pipeline(self).eval(), self.outputs
+
+    def tested_weights(self) -> dict[str, Tensor]:
+        """The head that doesn't know the test images."""
+        return _head_buffers(self.tested_head)
 
     def refused_share(self) -> float | None:
         """The share of photos that it calls unknown if it doesn't learn from them."""
@@ -135,17 +139,28 @@ class _Pipeline(nn.Module):
 
     weight: Tensor
     bias: Tensor
+    means: Tensor
 
-    def __init__(self, backbone: FrozenBackbone, head: LinearHead, temperature: float) -> None:
+    def __init__(self, model: FrozenModel) -> None:
         super().__init__()
-        self.backbone, self.temperature = copy.deepcopy(backbone).cpu(), temperature
-        self.register_buffer("weight", head.weight)
-        self.register_buffer("bias", head.bias)
+        self.backbone, self.temperature = copy.deepcopy(model.backbone).cpu(), model.temperature
+        self.cosine_weight = float(model.unknown.cosine_weight)
+        self.threshold = model.unknown.threshold(model.refused)
+        for name, value in (*_head_buffers(model.head).items(), ("means", model.unknown.means.T)):
+            self.register_buffer(name, value.contiguous())
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 ``[n, 3, H, W]`` to probabilities and scores, both ``[n, classes]``."""
-        values = LinearHead(self.weight, self.bias).scores(self.backbone(pixels))
-        return (values / self.temperature).softmax(1), values
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """uint8 ``[n, 3, H, W]`` to probabilities, scores and whether images are known."""
+        features = self.backbone(pixels)
+        values = features @ self.weight + self.bias
+        # As in `UnknownRule`, with means that are turned already.
+        familiar = values.amax(1) + self.cosine_weight * (features @ self.means).amax(1)
+        return (values / self.temperature).softmax(1), values, familiar >= self.threshold
+
+
+def _head_buffers(head: LinearHead) -> dict[str, Tensor]:
+    """A head as the pipeline has it: the exporter keeps weights that need not be turned."""
+    return {"weight": head.weight.T.contiguous(), "bias": head.bias}
 
 
 class FittedHeads(NamedTuple):

@@ -158,12 +158,16 @@ class Model(ABC):
         """The number of images of each class that it keeps to learn from."""
 
     @abstractmethod
-    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-        """The whole model for export, and what its probabilities must be for given pixels.
+    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], ModelOutputs]]:
+        """The whole model for export, and what it must find in given pixels.
 
         The module takes uint8 ``[n, 3, H, W]`` and gives probabilities and scores, both
-        ``[n, classes]``.
+        ``[n, classes]``, and whether each image looks like something that was taught, bool ``[n]``.
         """
+
+    def tested_weights(self) -> dict[str, Tensor]:
+        """Those buffers of the module for export that would differ without the test images."""
+        return {}
 
     def refused_share(self) -> float | None:
         """The share of images of known classes that it calls unknown; None if it can't tell."""

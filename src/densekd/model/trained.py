@@ -51,8 +51,7 @@ class TrainedModel(Model):
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:
         """Scores of images; whether they are known isn't found out, so all of them are."""
-        scores = self.learner.scores(PixelImages(pixels), self.means).cpu()
-        return ModelOutputs(scores, torch.ones(len(scores), dtype=torch.bool))
+        return _all_known(self.learner.scores(PixelImages(pixels), self.means).cpu())
 
     def prepare(self) -> None:
         """Compute the class means, if the method predicts by them."""
@@ -83,19 +82,23 @@ class TrainedModel(Model):
         labels = self.learner.memory.exemplars().labels
         return torch.bincount(labels, minlength=len(self.classes)).tolist()
 
-    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+    def exportable(self) -> tuple[nn.Module, Callable[[Tensor], ModelOutputs]]:
         """The network with its normalisation, in 32 bits on the CPU."""
         learner = _float32_copy(self.learner)
         means = learner.prediction_means()
 
-        def probabilities(pixels: Tensor) -> Tensor:
-            return (learner.scores(PixelImages(pixels), means) / self.temperature).softmax(1)
+        def outputs(pixels: Tensor) -> ModelOutputs:
+            return _all_known(learner.scores(PixelImages(pixels), means))
 
-        return _Pipeline(learner, means, self.temperature).eval(), probabilities
+        return _Pipeline(learner, means, self.temperature).eval(), outputs
 
     def parameters(self) -> int:
         """The number of the network's parameters."""
         return sum(parameter.numel() for parameter in self.learner.network.parameters())
+
+
+def _all_known(scores: Tensor) -> ModelOutputs:
+    return ModelOutputs(scores, torch.ones_like(scores[:, 0], dtype=torch.bool))
 
 
 class _Pipeline(nn.Module):
@@ -110,11 +113,11 @@ class _Pipeline(nn.Module):
         self.register_buffer("means", means)
         self.temperature = temperature
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 ``[n, 3, H, W]`` to probabilities and scores, both ``[n, classes]``."""
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """uint8 ``[n, 3, H, W]`` to probabilities, scores and that all images are known."""
         out = self.network(self.augment.normalise(pixels))
         values = out.logits if self.means is None else cosines(out.features, self.means)
-        return (values / self.temperature).softmax(1), values
+        return (values / self.temperature).softmax(1), *_all_known(values)
 
 
 def _float32_copy(learner: Learner) -> Learner:
