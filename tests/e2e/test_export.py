@@ -236,9 +236,9 @@ def printed_by(code: str) -> list[str]:
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 def test_an_export_says_unknown(to: ExportKind, frozen: Path, tmp_path: Path) -> None:
     model, file, image = Model.open(frozen), tmp_path / "model", strange(tmp_path)
-    model.refused = 0.3
+    model.refused = 0.1
     known = tmp_path / "known.png"
-    picture("red", 77).save(known)
+    picture("red", 3).save(known)  # one that it was taught
     export(model, to, file)
     first, second = model.predict([image, known], top=2)
     assert (first.known, second.known) == (False, True)
