@@ -230,6 +230,19 @@ def test_learn_prints_json(model: Path, tmp_path: Path) -> None:
     assert "were already learned in step 2" in again.stderr
 
 
+def test_fine_tuning_after_learning(tmp_path: Path) -> None:
+    model, images = tmp_path / "model", fill(tmp_path / "images", {"red": 5, "green": 5})
+    told = done("learn", model, images, "--finetune")
+    assert "learned green, red from 8 images" in told
+    # Red and green are told apart without it.
+    assert f"100.0 % without it. {model} stays as it was." in told.splitlines()[-1]
+    assert len(json.loads(done("history", model, "--json"))) == 1
+    again = call("learn", model, images, "--finetune", "--json")
+    assert json.loads(again.stdout)["kept"] is False
+    assert "leave out --finetune" in refused("learn", model, images, "--finetune", "--dry-run")
+    assert "Give a folder of images" in refused("learn", model)
+
+
 COMMAND = [sys.executable, "-m", "densekd"]
 
 

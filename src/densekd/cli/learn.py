@@ -1,5 +1,7 @@
 """``densekd learn``: teach a model new classes from a folder of images."""
 
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,8 +14,9 @@ from densekd.cli.options import AsJson, ModelFolder, Override, Quiet, command, o
 from densekd.cli.signals import resumable
 
 if TYPE_CHECKING:
+    from densekd.model.finetune import Finetuned, FinetuneOptions
     from densekd.model.options import TeachOptions
-    from densekd.model.request import Plan
+    from densekd.model.request import Plan, TeachObserver
     from densekd.model.store import Update
 
 # At most this many classes are listed as learned least or forgotten most.
@@ -55,6 +58,17 @@ class LearnOptions:
         option("Train the network by this method; see `densekd methods`.", panel=_NEW),
     ] = None
     override: Override = None
+    finetune: Annotated[
+        bool,
+        typer.Option(
+            "--finetune",
+            help="Afterwards train the last layers of a pretrained backbone on the images that the "
+            "model keeps. Kept only if accuracy on held-out photos rises. Takes minutes.",
+        ),
+    ] = False
+    finetune_all: Annotated[
+        bool, typer.Option("--finetune-all", help="The same for all layers of the backbone.")
+    ] = False
 
     def given(self) -> "TeachOptions":
         """The same, as `teach` takes it."""
@@ -70,12 +84,21 @@ class LearnOptions:
             tuple(self.override or ()),
         )
 
+    def finetuning(self) -> "FinetuneOptions | None":
+        """How to fine-tune; None if that wasn't asked for."""
+        if not (self.finetune or self.finetune_all):
+            return None
+        from densekd.model.finetune import FinetuneOptions
+
+        return FinetuneOptions("all" if self.finetune_all else "last", budget=self.budget)
+
 
 @command(
     "densekd learn animals.model photos/animals",
     "densekd learn animals.model photos/birds --budget 10",
     "densekd learn animals.model photos/fish --dry-run",
     "densekd learn animals.model photos/more --known add",
+    "densekd learn animals.model --finetune",
     options=LearnOptions,
     note="The first call creates the model; later calls add classes. Repeat the same command to "
     "resume an update that was stopped. `densekd undo` takes an update back.",
@@ -84,13 +107,14 @@ def learn_command(
     options: LearnOptions,
     model: ModelFolder,
     folder: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="FOLDER",
-            help="Folder with a sub-folder of images per class, or with train/ and val/ of these.",
+            metavar="[FOLDER]",
+            help="Folder with a sub-folder of images per class, or with train/ and val/ of these; "
+            "--finetune works without one.",
             show_default=False,
         ),
-    ],
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be learned, and how long.")
     ] = False,
@@ -103,20 +127,49 @@ def learn_command(
     """
     from densekd.cli.learn_progress import learn_display
     from densekd.files import to_json
+
+    console = output.console(stderr=json)
+    with resumable() as interrupts, learn_display(interrupts, quiet=quiet) as observer:
+        results = list(_results(options, model, folder, dry_run, observer))
+    if json:
+        typer.echo(to_json(asdict(results[-1])), nl=False)
+    for result in results:
+        _show(result, model, console)
+
+
+def _results(
+    options: LearnOptions,
+    model: Path,
+    folder: Path | None,
+    dry_run: bool,
+    observer: "TeachObserver",
+) -> Iterator["Plan | Update | Finetuned"]:
+    """Teach, or only plan it, and fine-tune, as far as that was asked for."""
     from densekd.model.teach import preview, teach
 
-    given, console = options.given(), output.console(stderr=json)
-    with resumable() as interrupts, learn_display(interrupts, quiet=quiet) as observer:
-        if dry_run:
-            plan = preview(model, folder, given, observer)
-        else:
-            update = teach(model, folder, given, observer)
-    if json:
-        typer.echo(to_json(asdict(plan if dry_run else update)), nl=False)
-    if dry_run:
-        show_plan(plan, console)
+    given, finetuning, began = options.given(), options.finetuning(), time.monotonic()
+    if folder is None and finetuning is None:
+        raise ValueError("Give a folder of images to learn from after the model, or --finetune.")
+    if finetuning is not None and dry_run:
+        raise ValueError("--dry-run shows what a folder would teach; leave out --finetune.")
+    if folder is not None:
+        yield (preview if dry_run else teach)(model, folder, given, observer)
+    if finetuning is not None:
+        from densekd.model.finetune import finetune_model
+
+        yield finetune_model(model, finetuning, observer, began)
+
+
+def _show(result: "Plan | Update | Finetuned", model: Path, console: Console) -> None:
+    from densekd.model.request import Plan
+    from densekd.model.store import Update
+
+    if isinstance(result, Plan):
+        show_plan(result, console)
+    elif isinstance(result, Update):
+        show_update(result, model, console)
     else:
-        show_update(update, model, console)
+        show_finetuned(result, model, console)
 
 
 def show_plan(plan: "Plan", console: Console) -> None:
@@ -147,6 +200,33 @@ def show_update(update: "Update", model: Path, console: Console) -> None:
         f"It knows {output.count(len(update.classes), 'class', 'classes')}.",
         soft_wrap=True,
     )
+    _show_accuracy(update, console)
+
+
+def show_finetuned(tuned: "Finetuned", model: Path, console: Console) -> None:
+    """Print whether fine-tuning helped, and what it forgot."""
+    update, place = tuned.update, output.safe(model)
+    took = output.duration(update.seconds)
+    if tuned.kept:
+        images = output.count(update.images, "kept image")
+        console.print(
+            f"Step {update.step}: {place} was fine-tuned on {images} in {took}, "
+            f"{output.count(update.epochs, 'epoch')}.",
+            soft_wrap=True,
+        )
+        _show_accuracy(update, console)
+        return
+    assert update.before is not None
+    before, after = (output.percent(each.all) for each in (update.before, update.after))
+    console.print(
+        f"Fine-tuning took {took} and did not help: {after} % of the held-out photos are predicted "
+        f"right, {before} % without it. {place} stays as it was.",
+        soft_wrap=True,
+    )
+
+
+def _show_accuracy(update: "Update", console: Console) -> None:
+    """Print accuracy before and after an update, and the classes that it forgot."""
     before, after = update.before, update.after
     table = output.table("accuracy on", numbers=("images", "before %", "after %"))
     tested = {each.name: each.tested for each in update.classes}

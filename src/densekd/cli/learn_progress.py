@@ -99,6 +99,10 @@ def _speed(report: TrainingProgress) -> str:
 
 def plan_sentence(plan: Plan) -> str:
     """What an update will do."""
+    if plan.phases and not plan.learned:
+        images = output.count(sum(plan.replayed.values()), "kept image")
+        epochs = output.count(plan.phases[0][1], "epoch")
+        return f"Step {plan.step}: fine-tune {plan.network} on {images}, at most {epochs}."
     parts = []
     if plan.learned:
         parts.append(

@@ -45,6 +45,9 @@ class Phase:
     # Blends images by shares from Beta(mixup, mixup); 0 for none. Only for terms that take blended
     # images: see `densekd.methods.terms.Term`.
     mixup: float = 0.0
+    # The factor of the learning rate for each parameter that is trained, by its name in the
+    # network, such as ``backbone.conv1.weight``; None trains what ``trains`` says at one rate.
+    rates: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_choice("data", self.data, get_args(PhaseData))

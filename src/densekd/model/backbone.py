@@ -37,9 +37,10 @@ class FrozenBackbone(nn.Module):
         self.network, self.width = network, backbone.width
         size: tuple[int, int] | None = getattr(backbone, "preprocessing", Preprocessing()).size
         self.size = _SIZE if size is None else size[0]
-        mean, std = own_statistics(backbone) or (IMAGENET_MEAN, IMAGENET_STD)
+        # Mean and deviation of each channel, for pixels from 0 to 1.
+        self.statistics = own_statistics(backbone) or (IMAGENET_MEAN, IMAGENET_STD)
         self.backbone = backbone
-        for name, values in (("mean", mean), ("std", std)):
+        for name, values in zip(("mean", "std"), self.statistics, strict=True):
             scaled = 255 * torch.tensor(values).view(1, 3, 1, 1)
             self.register_buffer(name, scaled, persistent=False)
         self.eval().requires_grad_(False)

@@ -94,9 +94,9 @@ class FrozenRequest(UpdateRequest):
         pointer = store.pointer()
         if pointer is None:
             return None
-        asked = store.facts(pointer.step)["asked"]
-        same = asked == _digest(_hashed(find_images(source).items()), options)
-        return store.entry(pointer.step, pointer).update if same else None
+        step = store.before_finetuning(pointer.step)
+        same = store.facts(step)["asked"] == _digest(_hashed(find_images(source).items()), options)
+        return store.entry(step, pointer).update if same else None
 
     @property
     def known(self) -> tuple[str, ...]:

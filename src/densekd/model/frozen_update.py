@@ -1,7 +1,7 @@
 """Make the next state of a model on a frozen backbone: fit its head, test, save and commit it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -39,20 +39,28 @@ class FrozenUpdate:
     replayed: tuple[str, ...] = ()  # known classes of which there are more photos
     renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other ones
     edit: Edit | None = None  # what it does if it adds no photos
+    # The epochs that ``backbone`` was fine-tuned for. If there are any, ``added`` has all photos,
+    # since the features of earlier steps are those of another backbone.
+    finetuned: int = 0
 
     @cached_property
     def photos(self) -> Photos:
         """All photos, in the order of `labels`."""
-        earlier = [] if self.before is None else [self.before.photos]
+        earlier = [] if self.before is None or self.finetuned else [self.before.photos]
         return join_photos([*earlier, *([] if self.added is None else [self.added])])
 
-    def commit(self, prepared: Path, began: float) -> Update:
+    def commit(
+        self, prepared: Path, began: float, only_if: Callable[[Update], bool] | None = None
+    ) -> Update:
         """Fit, test, save to ``prepared``, verify, and make it the model's current step.
 
-        ``began`` is when the update began, by the monotonic clock.
+        ``began`` is when the update began, by the monotonic clock. If ``only_if`` says no to the
+        result, the model stays as it is.
         """
         fitted = fit_state(self.photos, self.labels, len(self.classes))
         update = self._result(fitted, time.monotonic() - began)
+        if only_if is not None and not only_if(update):
+            return update
         self._write(prepared, fitted, update)
         self._verify(prepared, fitted.heads.head)
         self.store.commit(prepared, self.step)
@@ -70,7 +78,7 @@ class FrozenUpdate:
             self.learned,
             self.replayed,
             images,
-            0,
+            self.finetuned,
             None if before is None else split_accuracy(before, labels, known),
             split_accuracy(fitted.right, labels, known if self.before is not None else 0),
             class_changes(self.classes, labels, before, fitted.right, known),
@@ -81,7 +89,10 @@ class FrozenUpdate:
     def _was_right(self, model: FrozenModel, tested: Tensor) -> Tensor:
         """Whether the model before this update predicts the photos at these places right."""
         ranks = new_ranks(model.classes, self.classes, self.renamed)
-        guesses = model.tested_head.scores(self.photos.features[tested].float()).argmax(1)
+        features = self.photos.features[tested]
+        if self.finetuned:  # the same photos by the model's own backbone
+            features = model.photos.features[model.photos.test & (model.labels >= 0)]
+        guesses = model.tested_head.scores(features.float()).argmax(1)
         return ranks[guesses] == self.labels[tested]
 
     def _write(self, place: Path, fitted: "FittedState", update: Update) -> None:
@@ -111,8 +122,8 @@ class FrozenUpdate:
         for old, new in self.renamed.items():
             earlier.setdefault(new, earlier[old])
         return {
-            "backbone": facts["backbone"],
-            "photos": [*facts["photos"], *own],
+            "backbone": self.step if self.finetuned else facts["backbone"],
+            "photos": own if self.finetuned else [*facts["photos"], *own],
             "learned_in": {name: earlier.get(name, self.step) for name in self.classes},
         }
 

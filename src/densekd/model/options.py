@@ -30,8 +30,7 @@ class TeachOptions:
         for name, value in (("epochs", self.epochs), ("image size", self.image_size)):
             if value is not None and value < 1:
                 raise ValueError(f"The {name} must be at least 1, not {value}.")
-        if self.budget is not None and not 0 < self.budget < float("inf"):
-            raise ValueError(f"The budget must be a number of minutes above 0, not {self.budget}.")
+        check_budget(self.budget)
 
     @property
     def trains(self) -> bool:
@@ -39,3 +38,9 @@ class TeachOptions:
         own_network = self.network is not None and not is_pretrained(self.network)
         settings = (self.method, self.image_size, self.epochs, *self.overrides)
         return own_network or any(setting is not None for setting in settings)
+
+
+def check_budget(minutes: float | None) -> None:
+    """Raise unless it is a time, or not given."""
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise ValueError(f"The budget must be a number of minutes above 0, not {minutes}.")

@@ -79,6 +79,11 @@ class Update:
     seconds: float  # of training
     edit: Edit | None = None  # what it did if it taught nothing
 
+    @property
+    def finetuned(self) -> bool:
+        """Whether it trained the backbone on kept images, instead of teaching anything."""
+        return self.epochs > 0 and not self.learned
+
 
 @dataclass(frozen=True)
 class HistoryEntry:
@@ -142,13 +147,20 @@ class Store:
     def entry(self, step: int, pointer: Pointer) -> HistoryEntry:
         """The history entry of a step."""
         facts, current = self.facts(step), step == pointer.step
-        return HistoryEntry(step, facts["parent"], facts["when"], current, _update(facts["update"]))
+        return HistoryEntry(
+            step, facts["parent"], facts["when"], current, update_from_json(facts["update"])
+        )
 
     def ancestors(self, step: int | None) -> Iterator[int]:
         """A step, its parent, and so on to the first step."""
         while step is not None:
             yield step
             step = self.facts(step)["parent"]
+
+    def before_finetuning(self, step: int) -> int:
+        """The step itself, or the one that was fine-tuned to make it."""
+        updates = ((each, self.facts(each)["update"]) for each in self.ancestors(step))
+        return next(each for each, update in updates if not update_from_json(update).finetuned)
 
     def commit(self, prepared: Path, step: int) -> None:
         """Make the state in ``prepared`` a step, and the current one."""
@@ -203,7 +215,7 @@ class Store:
             lock.release()
 
 
-def _update(facts: dict[str, Any]) -> Update:
+def update_from_json(facts: dict[str, Any]) -> Update:
     """Rebuild an update from its JSON."""
     before, edit = facts["before"], facts.get("edit")
     return Update(

@@ -1,5 +1,6 @@
 """The training loop: SGD through the phases of a task, with reports and checkpoints."""
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from densekd.data.batches import Batch
-from densekd.methods.method import Trains
+from densekd.methods.method import Phase, Trains
 from densekd.methods.terms import Step, Stream, View
 from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
@@ -104,12 +105,15 @@ class _PhaseLoop:
         self.task, self.phase = training.task, training.phase
         self.engine = self.task.settings.engine
         schedule = self.phase.schedule
-        trained = _trainable_parameters(network, self.phase.trains)
+        groups = _parameter_groups(network, self.phase)
         network.requires_grad_(False)
-        for parameter in trained:
+        for parameter in itertools.chain(*groups.values()):
             parameter.requires_grad_(True)
         self.optimiser = SGD(
-            trained, schedule.lr, schedule.momentum, weight_decay=schedule.weight_decay
+            [{"params": own, "factor": factor} for factor, own in groups.items()],
+            schedule.lr,
+            schedule.momentum,
+            weight_decay=schedule.weight_decay,
         )
         # Fabric doesn't wrap the optimiser, whose state is read and set here.
         self.student = self.engine.fabric.setup_module(_Streams(network), move_to_device=False)
@@ -148,7 +152,7 @@ class _PhaseLoop:
     def _epoch(self, position: Position, callback: Callback) -> None:
         schedule = self.phase.schedule
         for group in self.optimiser.param_groups:
-            group["lr"] = schedule.lr_at(position.epoch)
+            group["lr"] = group["factor"] * schedule.lr_at(position.epoch)
         if position.batch == 0:
             seeds = self.task.seeds.at(self.phase.name, position.epoch)
             self.groups.manual_seed(seeds.number("groups"))
@@ -246,6 +250,16 @@ class _PhaseLoop:
                 "try a smaller learning rate or a smaller lambda_base. "
                 "What was learned before is kept."
             )
+
+
+def _parameter_groups(network: Network, phase: Phase) -> dict[float, list[nn.Parameter]]:
+    """The parameters that a phase trains, by the factor of their learning rate."""
+    if phase.rates is None:
+        return {1.0: _trainable_parameters(network, phase.trains)}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, factor in phase.rates.items():
+        groups.setdefault(factor, []).append(network.get_parameter(name))
+    return groups
 
 
 def _trainable_parameters(network: Network, what: Trains) -> list[nn.Parameter]:

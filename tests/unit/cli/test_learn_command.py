@@ -3,7 +3,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from densekd.cli.learn import show_update
+from densekd.cli.learn import show_finetuned, show_update
+from densekd.model.finetune import Finetuned
 from densekd.model.store import Accuracy, ClassChange, Update
 
 
@@ -26,3 +27,20 @@ def test_what_was_learned_least_and_what_was_forgotten_is_named() -> None:
         "Forgot most, in %: cat 90.0 → 50.0.",
         "Without test images: elk.",
     ]
+
+
+def test_fine_tuning_says_whether_it_helped() -> None:
+    classes = (ClassChange("cat", 10, 0.5, 0.9), ClassChange("dog", 10, 0.5, 0.4))
+    before, after = Accuracy(None, 0.5, 0.5), Accuracy(None, 0.65, 0.65)
+    update = Update(3, (), (), 90, 4, before, after, classes, 63.0)
+    console = Console(file=io.StringIO(), width=80, markup=False, highlight=False)
+    for kept in (True, False):
+        show_finetuned(Finetuned(kept, update), Path("pets"), console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0] == "Step 3: pets was fine-tuned on 90 kept images in 1 min 3 s, 4 epochs."
+    assert "Forgot most, in %: dog 50.0 → 40.0." in lines
+    assert lines[-1] == (
+        "Fine-tuning took 1 min 3 s and did not help: 65.0 % of the held-out photos are predicted "
+        "right, 50.0 % without it. pets stays as it was."
+    )

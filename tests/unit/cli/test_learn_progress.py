@@ -1,6 +1,7 @@
 import io
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -58,6 +59,11 @@ def test_what_will_be_done_in_a_sentence() -> None:
         "Step 1: learn 2 new classes (cat, dog) from 1,701 images and 7 more images of red, "
         "at 32 x 32 pixels by fdkd with resnet20, 4 epochs."
     )
+
+
+def test_fine_tuning_in_a_sentence() -> None:
+    plan = replace(PLAN, learned={}, replayed={"cat": 3, "dog": 4}, phases=(("fine-tuning", 6),))
+    assert plan_sentence(plan).endswith("on 7 kept images, at most 6 epochs.")
 
 
 def test_a_file_gets_few_lines() -> None:

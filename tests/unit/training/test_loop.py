@@ -558,3 +558,27 @@ def test_a_loss_that_is_not_finite_is_not_reported(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Diverged, match="in epoch 2"):
         learner(spoiled).learn(SCENARIO[0], callback=callback)
     assert [(report.epoch, report.batch) for report in callback.reports][-1] == (1, 1)
+
+
+def test_rates_say_which_parameters_learn_and_how_fast() -> None:
+    def step(rates: dict[str, float] | None) -> dict[str, Tensor]:
+        """How far each parameter goes in one step."""
+        schedule = Schedule(1, 0.05, batch_size=100, momentum=0.0, weight_decay=0.0)
+        phases = (Phase("train", schedule, rates=rates),)
+        terms: dict[str, Term] = {"merged": CrossEntropy(["merged"], "all")}
+        how = Method("own", "cosine", terms, phases, phases, "merged")
+        mine = learner(how)
+        before = dict(mine.network.backbone.named_parameters())  # type: ignore[attr-defined]
+        mine.learn(SCENARIO[0])
+        after = dict(mine.network.backbone.named_parameters())  # type: ignore[attr-defined]
+        return {name: (after[name] - before[name]).detach() for name in before}
+
+    usual = step(None)
+    chosen = step({"backbone.first.0.weight": 0.5, "backbone.second.1.bias": 2.0})
+    assert all(moved.any() for moved in usual.values())
+    assert {name for name, moved in chosen.items() if moved.any()} == {
+        "first.0.weight",
+        "second.1.bias",
+    }
+    for name, factor in {"first.0.weight": 0.5, "second.1.bias": 2.0}.items():
+        assert torch.allclose(chosen[name], factor * usual[name], rtol=1e-3, atol=1e-7)

@@ -1,0 +1,296 @@
+"""Fine-tune a model's backbone on the images that it keeps; the model itself is the teacher."""
+
+import copy
+import itertools
+import json
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from densekd.checks import check_choice
+from densekd.config.settings_tree import digest
+from densekd.data.augment import Augment
+from densekd.data.dataset import FileImages, Split
+from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.scenario import Task
+from densekd.data.stratify import held_out
+from densekd.files import write_json
+from densekd.model.backbone import FrozenBackbone
+from densekd.model.finetune_training import (
+    FINETUNING,
+    EarlyStop,
+    Stages,
+    UnitFeatures,
+    finetuning_method,
+    join_head,
+)
+from densekd.model.frozen import FrozenModel
+from densekd.model.frozen_update import FrozenUpdate
+from densekd.model.head import fit_head
+from densekd.model.model import Model
+from densekd.model.options import check_budget
+from densekd.model.parallel import map_batches
+from densekd.model.photos import Photos
+from densekd.model.request import Plan, TeachObserver
+from densekd.model.settings import seconds_per_epoch
+from densekd.model.store import FROZEN, Store, Update, update_from_json
+from densekd.nn.network import Network
+from densekd.training.callbacks import Callback, Stopped, stoppable
+from densekd.training.checkpoint import Checkpoints
+from densekd.training.loop import train_task
+from densekd.training.phases import TaskTraining
+from densekd.training.settings import Settings
+
+_SEED = 0
+# Of the kept images that aren't held out: the share that decides when to stop.
+_VALIDATION_SHARE = 0.2
+# Photos that are computed together, and groups that a thread computes before it reports.
+_GROUP, _GROUPS = 8, 2
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """How to fine-tune. The digest of these fields identifies it on disk, so don't rename them."""
+
+    stages: Stages = "last"  # train the last third of the backbone's layers, or all
+    epochs: int = 6  # at most
+    budget: float | None = None  # minutes for the whole update
+    lambda_base: float = 5.0  # the weight of the distillation; 0 for none
+
+    def __post_init__(self) -> None:
+        check_choice("stages", self.stages, get_args(Stages))
+        check_budget(self.budget)
+        if self.epochs < 1 or not 0 <= self.lambda_base < math.inf:
+            raise ValueError(
+                f"Can't fine-tune for {self.epochs} epochs with lambda_base={self.lambda_base}."
+            )
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """The result of fine-tuning."""
+
+    kept: bool  # whether accuracy on the held-out photos rose; if not, the model is as it was
+    update: Update  # with the accuracy before and after
+
+
+def finetune_model(
+    folder: Path,
+    options: FinetuneOptions,
+    observer: TeachObserver | None = None,
+    began: float | None = None,
+) -> Finetuned:
+    """Train a model's backbone on the images that it keeps, and keep it if accuracy rises.
+
+    Like `densekd.model.teach.teach` it changes nothing until it is finished, continues where it was
+    interrupted and ends with the same bits, and does nothing if it was done before.
+
+    Args:
+        folder: the model's folder.
+        options: how to train.
+        observer: receives the progress, and may stop it.
+        began: when the budget began to count, by the monotonic clock; by default now.
+    """
+    store, observer = Store(folder), observer or TeachObserver()
+    store.existing()
+    with store.locked():
+        model, asked = _open(folder), digest(["finetune", asdict(options)])
+        if model.facts["asked"] == asked:
+            observer.repeated(model.step)
+            return Finetuned(True, model.entry.update)
+        pending = store.folder / "pending" / digest([asked, model.step])
+        return _Finetuning(store, model, options, asked, pending).carry_out(observer, began)
+
+
+@dataclass(frozen=True)
+class _Finetuning:
+    store: Store
+    model: FrozenModel
+    options: FinetuneOptions
+    asked: str  # the digest of the options
+    pending: Path  # has what was done so far
+
+    @cached_property
+    def kept(self) -> Tensor:
+        """The places of the photos whose images are kept: only their features can be renewed."""
+        return (self.model.photos.kept & (self.model.labels >= 0)).nonzero().flatten()
+
+    @cached_property
+    def splits(self) -> tuple[Tensor, Tensor]:
+        """The places of the images to train on, and of those that decide when to stop."""
+        places = self.kept[~self.model.photos.test[self.kept]]
+        chosen = held_out(self.model.labels[places].tolist(), _VALIDATION_SHARE, _SEED)
+        return places[~chosen], places[chosen]
+
+    @cached_property
+    def settings(self) -> Settings:
+        augment = Augment(*self.model.backbone.statistics, padding=0)
+        return Settings(augment, _SEED, oversample_rare=True)
+
+    @cached_property
+    def teacher(self) -> Network:
+        """The model, with a head that was fitted without any photo that tests or decides."""
+        model = self.model
+        fitted = ~model.photos.test & (model.labels >= 0)
+        fitted[self.splits[1]] = False
+        features, labels = model.photos.features[fitted].float(), model.labels[fitted]
+        network = join_head(
+            model.backbone.backbone,
+            fit_head(features, labels, len(model.classes)),
+            learned_task_sizes(model),
+        )
+        self.settings.engine.place(network)
+        return network
+
+    def carry_out(self, observer: TeachObserver, began: float | None) -> Finetuned:
+        """Train, compute all features anew, fit the head, test; commit if it is better."""
+        started, rejected = time.monotonic(), self.pending / "rejected.json"
+        if rejected.exists():
+            observer.repeated(self.model.step)
+            return Finetuned(False, update_from_json(json.loads(rejected.read_bytes())))
+        epochs = self._affordable_epochs(observer, started if began is None else began)
+        checkpoints = Checkpoints(self.pending / "epochs")
+        observer.planned(self._plan(epochs, resumed=checkpoints.newest() is not None))
+        backbone, trained = self._trained(epochs, observer, checkpoints)
+        photos = self._renewed(backbone, observer)
+        observer.doing("fitting")
+        update = FrozenUpdate(
+            self.store,
+            self.store.existing().steps,
+            self.model,
+            backbone,
+            self.model.classes,
+            self.model.labels[self.kept],
+            photos,
+            self.asked,
+            finetuned=trained,
+        ).commit(self.pending / "state", started, only_if=_rises)
+        if not _rises(update):
+            shutil.rmtree(self.pending)
+            write_json(rejected, asdict(update))
+        return Finetuned(_rises(update), update)
+
+    def _affordable_epochs(self, observer: TeachObserver, began: float) -> int:
+        """The epochs that fit into the budget, at least one."""
+        if self.options.budget is None:
+            return self.options.epochs
+        file = self.pending / "budget.json"
+        if not file.exists():
+            observer.doing("measuring")
+            student = copy.deepcopy(self.teacher)
+            epoch = seconds_per_epoch(
+                lambda trial: self._train(student, 1, trial, None), observer, self.options.budget
+            )
+            left = 60 * self.options.budget - (time.monotonic() - began)
+            # The time of one is for computing all features anew.
+            epochs = int(left / max(epoch, 1e-9)) - 1
+            write_json(file, {"epochs": max(1, min(epochs, self.options.epochs))})
+        return int(json.loads(file.read_bytes())["epochs"])
+
+    def _plan(self, epochs: int, *, resumed: bool) -> Plan:
+        model = self.model
+        counts = Counter(model.classes[rank] for rank in model.labels[self.splits[0]].tolist())
+        return Plan(
+            self.store.existing().steps,
+            0,
+            {},
+            dict(counts),
+            {},
+            model.image_size,
+            model.network,
+            FROZEN,
+            ((FINETUNING, epochs),),
+            None,
+            resumed,
+        )
+
+    def _trained(
+        self, epochs: int, observer: TeachObserver, checkpoints: Checkpoints
+    ) -> tuple[FrozenBackbone, int]:
+        """The backbone of the best epoch, and which that was."""
+        student, places = copy.deepcopy(self.teacher), self.splits[1]
+        crops = self.model.crops([self.model.photos.jpegs[place] for place in places.tolist()])
+        device = self.settings.engine.device
+        images = self.settings.augment.to(device).normalise(crops.to(device))
+        labels = self.model.labels[places].to(device)
+        early = EarlyStop(observer, student, images, labels, self.pending)
+        if not early.over:
+            try:
+                self._train(student, epochs, early, checkpoints)
+            except Stopped:
+                if not early.over:
+                    raise
+        best = early.restore_best(epochs)
+        assert isinstance(student.backbone, UnitFeatures)
+        return FrozenBackbone(self.model.network, student.backbone.inner), best
+
+    def _train(
+        self, student: Network, epochs: int, callback: Callback, checkpoints: Checkpoints | None
+    ) -> None:
+        model, places = self.model, self.splits[0]
+        jpegs = tuple(model.photos.jpegs[place] for place in places.tolist())
+        images = Split(FileImages(jpegs, model.image_size), model.labels[places])
+        task = Task(0, model.classes, 0, images, images.take(torch.arange(0)))
+        options = self.options
+        method = finetuning_method(student, options.stages, epochs, options.lambda_base)
+        memory = ExemplarMemory(Quota(0))
+        training = TaskTraining(task, method, memory, self.settings, self.teacher)
+        training.begin(method.terms)
+        train_task(training, student, callback, checkpoints)
+
+    def _renewed(self, backbone: FrozenBackbone, observer: TeachObserver) -> Photos:
+        """The photos whose images are kept, with their features by another backbone."""
+        photos, rows = self.model.photos.take(self.kept), list[Tensor]()
+
+        def compute(groups: Sequence[Sequence[bytes]]) -> list[Tensor]:
+            return [backbone.features(self.model.crops(group)) for group in groups]
+
+        progress = stoppable(observer.reading, observer)
+        groups = [photos.jpegs[i : i + _GROUP] for i in range(0, len(photos), _GROUP)]
+        for features in map_batches(compute, groups, _GROUPS):
+            rows += features
+            progress(len(rows), len(photos))
+        return replace(photos, features=torch.stack(rows).half())
+
+
+def learned_task_sizes(model: FrozenModel) -> tuple[int, ...]:
+    """The number of classes of each task: the classes that one step added."""
+    steps = [model.facts["learned_in"][name] for name in model.classes]
+    return tuple(len(list(own)) for _, own in itertools.groupby(steps))
+
+
+def _open(folder: Path) -> FrozenModel:
+    model = Model.open(folder)
+    if not isinstance(model, FrozenModel):
+        raise ValueError(
+            f"The network of {folder} is trained at every update, so there is nothing to "
+            "fine-tune; leave out --finetune."
+        )
+    kept = model.labels[model.photos.kept & ~model.photos.test & (model.labels >= 0)]
+    missing = [name for rank, name in enumerate(model.classes) if rank not in kept]
+    if missing:
+        raise ValueError(
+            f"{folder} keeps no image of {missing[0]!r} to train on; teach it more photos of that "
+            "class with --known add."
+        )
+    if not (model.photos.test & (model.labels >= 0)).any():
+        raise ValueError(
+            f"{folder} has no photos to test on, which would tell whether fine-tuning helps; teach "
+            "it at least 5 photos of a class."
+        )
+    return model
+
+
+def _rises(update: Update) -> bool:
+    """Whether more of the held-out photos are predicted right than before."""
+    assert update.before is not None
+    return (update.after.all or 0.0) > (update.before.all or 0.0)
