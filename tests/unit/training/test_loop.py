@@ -568,9 +568,9 @@ def test_rates_say_which_parameters_learn_and_how_fast() -> None:
         terms: dict[str, Term] = {"merged": CrossEntropy(["merged"], "all")}
         how = Method("own", "cosine", terms, phases, phases, "merged")
         mine = learner(how)
-        before = dict(mine.network.backbone.named_parameters())  # type: ignore[attr-defined]
+        before = dict(mine.network.backbone.named_parameters())
         mine.learn(SCENARIO[0])
-        after = dict(mine.network.backbone.named_parameters())  # type: ignore[attr-defined]
+        after = dict(mine.network.backbone.named_parameters())
         return {name: (after[name] - before[name]).detach() for name in before}
 
     usual = step(None)
