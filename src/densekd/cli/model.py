@@ -116,8 +116,6 @@ def _deed(update: "Update") -> str:
     """What an update did, in a few words."""
     if update.edit is not None:
         return output.safe(str(update.edit))
-    if update.finetuned:
-        return "fine-tuned"
     if update.replayed and not update.learned:
         return f"more of {output.name_list(update.replayed, most=2)}"
     return f"learned {output.name_list(update.learned, most=2) or '(erased)'}"

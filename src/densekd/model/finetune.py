@@ -42,7 +42,7 @@ from densekd.model.parallel import map_batches
 from densekd.model.photos import Photos
 from densekd.model.request import Plan, TeachObserver
 from densekd.model.settings import seconds_per_epoch
-from densekd.model.store import FROZEN, Store, Update, update_from_json
+from densekd.model.store import FROZEN, Edit, Store, Update, update_from_json
 from densekd.nn.network import Network
 from densekd.training.callbacks import Callback, Stopped, stoppable
 from densekd.training.checkpoint import Checkpoints
@@ -172,6 +172,7 @@ class _Finetuning:
             self.model.labels[self.kept],
             photos,
             self.asked,
+            edit=Edit("fine-tuned on", (), int((~photos.test).sum())),
             finetuned=trained,
         ).commit(self.pending / "state", started, only_if=_rises)
         if not _rises(update):

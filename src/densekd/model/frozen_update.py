@@ -38,7 +38,7 @@ class FrozenUpdate:
     learned: tuple[str, ...] = ()  # new classes
     replayed: tuple[str, ...] = ()  # known classes of which there are more photos
     renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other ones
-    edit: Edit | None = None  # what it does if it adds no photos
+    edit: Edit | None = None  # what it does if it teaches nothing
     # The epochs that ``backbone`` was fine-tuned for. If there are any, ``added`` has all photos,
     # since the features of earlier steps are those of another backbone.
     finetuned: int = 0

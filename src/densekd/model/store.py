@@ -52,7 +52,7 @@ class ClassChange:
 class Edit:
     """A change of classes or photos that were taught before."""
 
-    action: Literal["forgot", "erased", "renamed", "merged", "corrected"]
+    action: Literal["forgot", "erased", "renamed", "merged", "corrected", "fine-tuned on"]
     classes: tuple[str, ...]  # that were forgotten, renamed or merged
     photos: int  # that were theirs, or that were forgotten, erased or corrected
     into: str | None = None  # the new name, or the class that they were merged into
@@ -82,7 +82,7 @@ class Update:
     @property
     def finetuned(self) -> bool:
         """Whether it trained the backbone on kept images, instead of teaching anything."""
-        return self.epochs > 0 and not self.learned
+        return self.edit is not None and self.edit.action == "fine-tuned on"
 
 
 @dataclass(frozen=True)

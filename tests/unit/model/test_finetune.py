@@ -75,6 +75,7 @@ def test_it_is_kept_if_accuracy_rises(worse: Path, first: Path, tmp_path: Path) 
     update = result.update
     assert update.before is not None
     assert (update.step, update.learned, update.images, update.finetuned) == (2, (), 15, True)
+    assert str(update.edit) == "fine-tuned on 15 photos"
     assert update.before.all == pytest.approx(1 / 3)
     assert update.after.all == 1.0
     before, after = FrozenModel.open(first), FrozenModel.open(worse)
