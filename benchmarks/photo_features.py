@@ -1,6 +1,7 @@
 """What the studies of frozen features share: the features, computed once, and draws of photos."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,18 +17,19 @@ from densekd.data.cifar import load_cifar
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.decode import centre_crop, open_rgb
 from densekd.data.digits_npz import load_digits
-from densekd.data.folder import find_images
+from densekd.data.folder import ClassFiles, find_images
 from densekd.data.stratify import first_of_each
-from densekd.nn.efficientnet_lite import EfficientNetLite, efficientnet_lite
+from densekd.model.backbone import FrozenBackbone, pretrained_backbone
+from densekd.model.frozen import FrozenModel
 
-BATCH = 8  # the activations of more images leave a processor's cache
+SIZE, BATCH = 224, 64
 CIFAR_TRAIN, CIFAR_TEST, NOISE = 40, 10, 100  # images of each class or kind
 
-Crops = Iterator[tuple[Tensor, int]]  # uint8 [3, size, size] and a label
+Crops = Iterator[tuple[Tensor, int]]  # uint8 [3, 224, 224] and a label
 
 
 class Photos(NamedTuple):
-    """The features of some photos, ``[n, 1280]``, and their labels, int64 ``[n]``."""
+    """Features of length 1 of some photos, ``[n, 1280]``, and their labels, int64 ``[n]``."""
 
     x: Tensor
     labels: Tensor
@@ -69,81 +71,65 @@ def all_photos(data_dir: Path, cache: Path) -> dict[str, Photos]:
         data_dir: has ``clothing`` (``train`` and ``test`` with class folders) and CIFAR-100.
         cache: a folder for the features in half precision, a file for each set.
     """
-    network = efficientnet_lite("lite0")
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    backbone = pretrained_backbone("lite0")
     cifar, digits = load_cifar("cifar100", data_dir, download=False), load_digits()
     clothing = data_dir / "clothing"
-    sets: dict[str, Callable[[int], Crops]] = {
-        "clothing train": lambda size: _files(clothing, "train", size),
-        "clothing mirrored": lambda size: (
-            (crop.flip(-1), label) for crop, label in _files(clothing, "train", size)
-        ),
-        "clothing test": lambda size: _files(clothing, "test", size),
-        "digits": lambda size: _pixels(digits.test, size),
-        "noise": _noise,
-        "cifar test": lambda size: _pixels(first_of_each(cifar.test, CIFAR_TEST), size),
-        "cifar train": lambda size: _pixels(first_of_each(cifar.train, CIFAR_TRAIN), size),
+    train, test = (find_images(clothing).parts[part] for part in ("train", "test"))
+    sets: dict[str, Crops] = {
+        "clothing train": _files(train),
+        "clothing mirrored": ((crop.flip(-1), label) for crop, label in _files(train)),
+        "clothing test": _files(test),
+        "digits": _pixels(digits.test),
+        "noise": _noise(),
+        "cifar test": _pixels(first_of_each(cifar.test, CIFAR_TEST)),
+        "cifar train": _pixels(first_of_each(cifar.train, CIFAR_TRAIN)),
     }
     cache.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, crops in sets.items():
         file = cache / f"{name.replace(' ', '-')}.safetensors"
         if not file.is_file():
-            save_file(_compute(network, name, crops), file)
+            save_file(_compute(backbone, name, crops), file)
         tensors = load_file(file)
         found[name] = Photos(tensors["features"].float(), tensors["labels"])
     return found
 
 
-def print_table(title: str, columns: Sequence[str], rows: dict[str, list[str]]) -> None:
-    print(f"\n{title}\n\n| {' | '.join(['', *columns])} |\n{'|---' * (len(columns) + 1)}|")
+def print_table(columns: Sequence[str], rows: dict[str, list[str]]) -> None:
+    print(f"\n| {' | '.join(['', *columns])} |\n{'|---' * (len(columns) + 1)}|")
     for name, cells in rows.items():
         print(f"| {' | '.join([name, *cells])} |", flush=True)
 
 
-def _compute(
-    network: EfficientNetLite, name: str, crops: Callable[[int], Crops]
-) -> dict[str, Tensor]:
-    size, mean, std = network.preprocessing
-    assert size is not None
-    assert mean is not None
-    assert std is not None
-    shift, scale = (torch.tensor(x).view(3, 1, 1) for x in (mean, std))
-    features, labels, batch = [], [], list[Tensor]()
-
-    def forward() -> None:
-        images = (torch.stack(batch).float() / 255 - shift) / scale
-        with torch.inference_mode():
-            features.append(network(images.contiguous(memory_format=torch.channels_last)).pooled)
-        batch.clear()
-
-    for crop, label in track(crops(size[0]), name, console=Console(stderr=True)):
-        batch.append(crop)
-        labels.append(label)
-        if len(batch) == BATCH:
-            forward()
-    if batch:
-        forward()
+def _compute(backbone: FrozenBackbone, name: str, crops: Crops) -> dict[str, Tensor]:
+    features, labels = [], list[int]()
+    shown = track(crops, name, console=Console(stderr=True))
+    while batch := list(itertools.islice(shown, BATCH)):
+        features.append(backbone.features(torch.stack([crop for crop, _ in batch])))
+        labels += [label for _, label in batch]
     return {"features": torch.cat(features).half(), "labels": torch.tensor(labels)}
 
 
-def _files(folder: Path, part: str, size: int) -> Crops:
-    classes = find_images(folder).parts[part]
+def _files(classes: ClassFiles) -> Crops:
     for label, name in enumerate(sorted(classes)):
         for file in classes[name]:
-            yield centre_crop(open_rgb(file, size), size), label
+            yield _crop(open_rgb(file, SIZE)), label
 
 
-def _pixels(split: Split, size: int) -> Crops:
+def _pixels(split: Split) -> Crops:
     assert isinstance(split.images, PixelImages)
     for pixels, label in zip(split.images.pixels, split.labels.tolist(), strict=True):
-        yield centre_crop(Image.fromarray(pixels.permute(1, 2, 0).numpy()), size), label
+        yield _crop(Image.fromarray(pixels.permute(1, 2, 0).numpy())), label
 
 
-def _noise(size: int) -> Crops:
+def _noise() -> Crops:
     """Noise of single pixels, of 8 x 8 blurred patches, and plain colours."""
     generator = np.random.default_rng(0)
-    for kind, side in enumerate((size, 8, 1)):
+    for kind, side in enumerate((SIZE, 8, 1)):
         for _ in range(NOISE):
             pixels = generator.integers(0, 256, (side, side, 3), dtype=np.uint8)
-            yield centre_crop(Image.fromarray(pixels), size), kind
+            yield _crop(Image.fromarray(pixels)), kind
+
+
+def _crop(image: Image.Image) -> Tensor:
+    return centre_crop(image, SIZE, FrozenModel.resample)

@@ -4,7 +4,7 @@ A score says how known a photo looks. Four folds give each taught photo a score 
 not see it; the threshold is their quantile. Candidates are compared on training photos alone. Only
 the last tables are of test photos, for the chosen score and references.
 
-    python benchmarks/unknown_photos.py DATA CACHE [--seeds 4] [--only scores|folds|test]
+    python benchmarks/unknown_photos.py DATA CACHE [--seeds 4] [--only STUDY]
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from feature_heads import CHOSEN, class_means, one_new, recalls, scaling
+from feature_heads import chosen, class_means, one_new, recalls, scaling
 from photo_features import Photos, all_photos, print_table
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -42,7 +42,7 @@ SUMS = {
 
 def quick_scores(photos: Photos) -> Score:
     """Fit the chosen score and its parts."""
-    head, means = CHOSEN(photos), class_means(normalize(photos.x), photos.labels)
+    head, means = chosen(photos), class_means(photos.x, photos.labels)
 
     def score(x: Tensor) -> Scores:
         logits = head(x)
@@ -51,7 +51,7 @@ def quick_scores(photos: Photos) -> Score:
             "max logit": logits.amax(1),
             # The mean of the cosines to a class's photos: however few they are, the same is
             # expected of another photo. The cosine to their mean would be lower for few.
-            "mean cosine": (normalize(x) @ means.T).amax(1),
+            "mean cosine": (x @ means.T).amax(1),
         }
 
     return score
@@ -59,8 +59,8 @@ def quick_scores(photos: Photos) -> Score:
 
 def all_scores(photos: Photos) -> Score:
     """Fit every candidate but the sums."""
-    head, scale, quick = CHOSEN(photos), scaling(photos), quick_scores(photos)
-    x, unit = scale(photos.x) / 10, normalize(photos.x)
+    head, scale, quick = chosen(photos), scaling(photos), quick_scores(photos)
+    x, unit = scale(photos.x) / 10, photos.x
     means = class_means(x, photos.labels)
     _, values, axes = torch.linalg.svd(x - means[photos.labels], full_matrices=False)
     variances = values.square() / max(1, len(x) - len(means))
@@ -77,20 +77,20 @@ def all_scores(photos: Photos) -> Score:
         return whole - inside
 
     def score(features: Tensor) -> Scores:
-        logits, z, direction = head(features), scale(features) / 10, normalize(features)
+        logits, z = head(features), scale(features) / 10
         log_probability = logits.log_softmax(1)
-        near = (direction @ unit.T).topk(min(5, len(unit)), 1).values
+        near = (features @ unit.T).topk(min(5, len(unit)), 1).values
         origin = torch.zeros(1, z.shape[1])
         relative = distances(z, origin, 0.6)[:, 0] - distances(z, means, 0.6).amin(1)
         return quick(features) | {
             "energy": logits.logsumexp(1),
             "-entropy": (log_probability.exp() * log_probability).sum(1),
-            "cosine to mean": (direction @ directions.T).amax(1),
+            "cosine to mean": (features @ directions.T).amax(1),
             "5 neighbours": near.mean(1),
             "Mahalanobis 0.3": -distances(z, means, 0.3).amin(1).clamp(min=0).sqrt(),
             "Mahalanobis 0.9": -distances(z, means, 0.9).amin(1).clamp(min=0).sqrt(),
             "relative Mahalanobis": relative,
-            "residual": -(1 - (direction @ main.T).square().sum(1)).clamp(min=0).sqrt(),
+            "residual": -(1 - (features @ main.T).square().sum(1)).clamp(min=0).sqrt(),
         }
 
     return score
@@ -189,8 +189,7 @@ def study_scores(photos: dict[str, Photos], seeds: int) -> None:
         each = [measure(setting(seed), all_scores, [REFUSED], seed) for seed in range(seeds)]
         for name in each[0]:
             rows.setdefault(name, []).append(cell([seed[name][0] for seed in each]))
-    print("\n### Scores: % of known photos refused, and of unknown ones, at 5 %")
-    print_table("", list(settings), rows)
+    print_table(list(settings), rows)
 
 
 def study_folds(photos: dict[str, Photos], seeds: int) -> None:
@@ -207,7 +206,7 @@ def study_folds(photos: dict[str, Photos], seeds: int) -> None:
                 )
                 limit = threshold(add_sums(reference, reference)[CHOSEN_SCORE], REFUSED)
                 refused = add_sums(score(known.x), reference)[CHOSEN_SCORE] < limit
-                right = recalls(CHOSEN(fitted)(known.x), known.labels).mean()
+                right = recalls(chosen(fitted)(known.x), known.labels).mean()
                 ways.setdefault(way, []).append((float(right), float(refused.float().mean())))
         for way, measured in ways.items():
             macro, shares = ([100 * x for x in column] for column in zip(*measured, strict=True))
@@ -215,8 +214,7 @@ def study_folds(photos: dict[str, Photos], seeds: int) -> None:
                 f"{statistics.mean(macro):.1f}",
                 f"{statistics.mean(shares):.1f} ± {statistics.stdev(shares):.1f}",
             ]
-    print("\n### Where the threshold comes from")
-    print_table("", ["macro accuracy", "known refused"], rows)
+    print_table(["macro accuracy", "known refused"], rows)
 
 
 def study_test(photos: dict[str, Photos], seeds: int) -> None:
@@ -258,8 +256,10 @@ def study_test(photos: dict[str, Photos], seeds: int) -> None:
         ]
         for name in ("probability", CHOSEN_SCORE):
             rows[f"{title}; {name}"] = [cell([x[name][i] for x in each]) for i in range(3)]
-    print("\n### Test photos: % of known photos refused, and of unknown ones")
-    print_table("", ["at 1 %", "at 5 %", "at 10 %"], rows)
+    print_table(["at 1 %", "at 5 %", "at 10 %"], rows)
+
+
+STUDIES = {"scores": study_scores, "folds": study_folds, "test": study_test}
 
 
 def main() -> None:
@@ -267,12 +267,12 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="has clothing/ and cifar-100-python/")
     parser.add_argument("cache", type=Path, help="the features are kept here")
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--only", choices=["scores", "folds", "test"])
+    parser.add_argument("--only", choices=STUDIES)
     given = parser.parse_args()
     photos = all_photos(given.data, given.cache)
-    studies = {"scores": study_scores, "folds": study_folds, "test": study_test}
-    for name, study in studies.items():
+    for name, study in STUDIES.items():
         if given.only in (None, name):
+            print(f"\n### {name}")
             study(photos, given.seeds)
 
 
