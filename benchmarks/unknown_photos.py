@@ -19,11 +19,13 @@ from photo_features import Photos, all_photos, print_table
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from densekd.model.unknown import REFUSED, fit_unknown
+
 Scores = dict[str, Tensor]  # by name, [n]; high for known photos
 Score = Callable[[Tensor], Scores]
 Setting = tuple[Photos, Photos, dict[str, Tensor]]  # taught, known and unknown photos
 
-FOLDS, REFUSED = 4, 0.05
+FOLDS = 4
 CONFIDENCE = 1.28  # standard deviations: nine times of ten fewer photos are refused than allowed
 CHOSEN_SCORE = "max logit + mean cosine"
 SUMS = {
@@ -123,27 +125,34 @@ def out_of_fold(photos: Photos, fit: Callable[[Photos], Score], seed: int) -> Sc
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def threshold(scores: Tensor, refused: float) -> Tensor:
-    """Return the score below which at most this share of known photos is, at nine to one."""
-    allowed = refused * len(scores) - CONFIDENCE * math.sqrt(len(scores) * refused * (1 - refused))
+def threshold(scores: Tensor) -> Tensor:
+    """Return the score below which at most 5 % of known photos are, nine times of ten."""
+    count = len(scores)
+    allowed = REFUSED * count - CONFIDENCE * math.sqrt(count * REFUSED * (1 - REFUSED))
     return scores.sort().values[max(0, math.floor(allowed))]
 
 
-def measure(
-    setting: Setting, fit: Callable[[Photos], Score], refused: Sequence[float], seed: int
-) -> dict[str, list[list[float]]]:
-    """By score and allowed share: the percentage of known and of unknown photos refused."""
+def measure(setting: Setting, seed: int) -> dict[str, list[float]]:
+    """By score, the percentage of known and of unknown photos refused."""
     taught, known, unknown = setting
-    reference, score = out_of_fold(taught, fit, seed), fit(taught)
+    reference, score = out_of_fold(taught, all_scores, seed), all_scores(taught)
     shown = [add_sums(score(x), reference) for x in (known.x, *unknown.values())]
     limits = add_sums(reference, reference)
     return {
-        name: [
-            [float((s[name] < threshold(limit, share)).float().mean()) * 100 for s in shown]
-            for share in refused
-        ]
+        name: [float((x[name] < threshold(limit)).float().mean()) * 100 for x in shown]
         for name, limit in limits.items()
     }
+
+
+def refused_by_rule(setting: Setting) -> list[list[float]]:
+    """By allowed share, what the rule of `densekd learn` refuses: % of known, of unknown photos."""
+    taught, known, unknown = setting
+    rule, head = fit_unknown(*taught, taught.classes), chosen(taught)
+    shown = [rule.familiarity(x, head(x)) for x in (known.x, *unknown.values())]
+    return [
+        [float((x < rule.threshold(share)).float().mean()) * 100 for x in shown]
+        for share in (0.01, REFUSED, 0.1)
+    ]
 
 
 def cell(measured: Sequence[Sequence[float]]) -> str:
@@ -186,9 +195,9 @@ def study_scores(photos: dict[str, Photos], seeds: int) -> None:
     settings |= {"clothing, 80: CIFAR": far, "25 of CIFAR, 30: other 75, clothing": small}
     rows: dict[str, list[str]] = {}
     for setting in settings.values():
-        each = [measure(setting(seed), all_scores, [REFUSED], seed) for seed in range(seeds)]
+        each = [measure(setting(seed), seed) for seed in range(seeds)]
         for name in each[0]:
-            rows.setdefault(name, []).append(cell([seed[name][0] for seed in each]))
+            rows.setdefault(name, []).append(cell([seed[name] for seed in each]))
     print_table(list(settings), rows)
 
 
@@ -204,7 +213,7 @@ def study_folds(photos: dict[str, Photos], seeds: int) -> None:
                 reference = (
                     score(left.x) if fitted is less else out_of_fold(taught, quick_scores, 0)
                 )
-                limit = threshold(add_sums(reference, reference)[CHOSEN_SCORE], REFUSED)
+                limit = threshold(add_sums(reference, reference)[CHOSEN_SCORE])
                 refused = add_sums(score(known.x), reference)[CHOSEN_SCORE] < limit
                 right = recalls(chosen(fitted)(known.x), known.labels).mean()
                 ways.setdefault(way, []).append((float(right), float(refused.float().mean())))
@@ -249,13 +258,10 @@ def study_test(photos: dict[str, Photos], seeds: int) -> None:
         "clothing, 2": (of_clothing(2), seeds),
         "clothing, one class of 5 : 80: its own photos": (added, seeds),
     }
-    rows: dict[str, list[str]] = {}
+    rows = {}
     for title, (setting, count) in models.items():
-        each = [
-            measure(setting(seed), quick_scores, (0.01, 0.05, 0.1), seed) for seed in range(count)
-        ]
-        for name in ("probability", CHOSEN_SCORE):
-            rows[f"{title}; {name}"] = [cell([x[name][i] for x in each]) for i in range(3)]
+        each = [refused_by_rule(setting(seed)) for seed in range(count)]
+        rows[title] = [cell(seeds) for seeds in zip(*each, strict=True)]
     print_table(["at 1 %", "at 5 %", "at 10 %"], rows)
 
 
