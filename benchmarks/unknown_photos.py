@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from feature_heads import chosen, class_means, one_new, recalls, scaling
+from feature_heads import chosen, class_means, one_new, recalls, scaling, with_copies
 from photo_features import Photos, all_photos, print_table
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.model.unknown import REFUSED, fit_unknown
+from densekd.model.unknown import REFUSED, cross_scores, fit_unknown
 
 Scores = dict[str, Tensor]  # by name, [n]; high for known photos
 Score = Callable[[Tensor], Scores]
@@ -147,7 +147,8 @@ def measure(setting: Setting, seed: int) -> dict[str, list[float]]:
 def refused_by_rule(setting: Setting) -> list[list[float]]:
     """By allowed share, what the rule of `densekd learn` refuses: % of known, of unknown photos."""
     taught, known, unknown = setting
-    rule, head = fit_unknown(*taught, taught.classes), chosen(taught)
+    crossed = cross_scores(*taught, taught.classes)
+    rule, head = fit_unknown(*taught, taught.classes, crossed), chosen(taught)
     shown = [rule.familiarity(x, head(x)) for x in (known.x, *unknown.values())]
     return [
         [float((x < rule.threshold(share)).float().mean()) * 100 for x in shown]
@@ -250,12 +251,17 @@ def study_test(photos: dict[str, Photos], seeds: int) -> None:
         new = photos["clothing test"].of([3 * seed % 10]).x
         return one_new(clothing, 5, 80)(seed)[0], photos["clothing test"], {"the new class": new}
 
+    def copied(seed: int) -> Setting:
+        draw = with_copies(clothing, photos["clothing mirrored"], 20)
+        return draw(seed)[0], photos["clothing test"], far
+
     models = {
         f"clothing, all: {', '.join(far)}": (of_clothing(120), 1),
         f"25 of CIFAR, 40: other 75, clothing, {', '.join(fixed)}": (of_cifar, seeds),
         "7 of clothing, all: other 3": (of_seven, seeds),
         "clothing, 5": (of_clothing(5), seeds),
         "clothing, 2": (of_clothing(2), seeds),
+        "clothing, 20, half with 8 copies each": (copied, seeds),
         "clothing, one class of 5 : 80: its own photos": (added, seeds),
     }
     rows = {}

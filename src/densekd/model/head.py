@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from densekd.model.copies import first_copies
+
 # Measured in docs/heads.md.
 _L2 = 2e-3
+_MOST = 100  # photos that a class counts as: thousands beside a few would lose to them
 _SCALE = 10.0
 _ITERATIONS, _TOLERANCE = 60, 1e-5
 
@@ -28,20 +31,24 @@ def fit_head(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
 
     While fitting, the score of a class is shifted by the logarithm of its share of the photos, so
     that a class of few photos isn't crowded out, and a photo of a frequent class weighs less.
+    Photos that are near-copies of one another count as one.
 
     Args:
         features: of length 1, ``[n, D]``.
         labels: from 0 to ``classes - 1``, ``[n]``; every class must occur.
         classes: how many there are.
     """
-    counts = torch.bincount(labels, minlength=classes).float()
+    first = first_copies(features, labels)
+    share = 1 / torch.bincount(first)[first]  # of a photo among its copies
+    counts = torch.zeros(classes).index_add(0, labels, share)
     # Statistics over classes, not photos: a class of thousands would hide the others.
-    per_class = 1 / (classes * counts[labels])
+    per_class = share / (classes * counts[labels])
     centre = per_class @ features
     centred = features - centre
     scale = _SCALE / (per_class @ centred.square().sum(1)).sqrt().clamp(min=1e-6)
-    inputs, shift = centred * scale, (counts / len(labels)).log()
-    weights = counts[labels].rsqrt()
+    limited = counts.clamp(max=_MOST)
+    inputs, shift = centred * scale, (limited / limited.sum()).log()
+    weights = per_class * limited.sqrt()[labels]
     weights /= weights.sum()
     weight = torch.zeros(classes, features.shape[1], requires_grad=True)
     bias = torch.zeros(classes, requires_grad=True)

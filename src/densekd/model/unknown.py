@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from densekd.model.copies import first_copies
 from densekd.model.head import fit_head
 
 # The share of photos of known classes that may be called unknown.
@@ -58,15 +59,15 @@ class CrossScores(NamedTuple):
 def cross_scores(features: Tensor, labels: Tensor, classes: int) -> CrossScores:
     """Score each photo by the others: in four folds, each scored by what the rest gives.
 
-    The only photo of a class has no score, since without it nothing is known of the class.
+    Near-copies are in one fold, since they would recognise each other. The only photo of a class,
+    or one with nothing but copies, has no score: without it nothing is known of the class.
 
     Args:
         features: of length 1, ``[n, D]``.
         labels: from 0 to ``classes - 1``, ``[n]``; every class must occur.
         classes: how many there are.
     """
-    folds = _draw_folds(labels)
-    folds[torch.bincount(labels)[labels] == 1] = -1
+    folds = _draw_folds(features, labels)
     found = [CrossScores(torch.empty(0).long(), torch.empty(0, classes), torch.empty(0))]
     for number in range(_FOLDS):
         left, kept = (folds == number).nonzero().flatten(), folds != number
@@ -95,11 +96,13 @@ def _means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
     return (members.T @ features) / members.sum(0)[:, None]
 
 
-def _draw_folds(labels: Tensor) -> Tensor:
-    """A fold for each photo; each class is spread evenly."""
-    generator, folds = torch.Generator().manual_seed(0), torch.empty_like(labels)
+def _draw_folds(features: Tensor, labels: Tensor) -> Tensor:
+    """A fold for each photo; each class is spread evenly. -1 where a class has no other photo."""
+    generator, folds = torch.Generator().manual_seed(0), torch.full_like(labels, -1)
+    first = first_copies(features, labels)
     for label in labels.unique():
-        own = torch.nonzero(labels == label).flatten()
-        order = torch.randperm(len(own), generator=generator)
-        folds[own[order]] = torch.arange(len(own)) % _FOLDS
-    return folds
+        own = first[labels == label].unique()
+        if len(own) > 1:
+            order = torch.randperm(len(own), generator=generator)
+            folds[own[order]] = torch.arange(len(own)) % _FOLDS
+    return folds[first]

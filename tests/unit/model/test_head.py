@@ -46,6 +46,24 @@ def test_copies_of_photos_change_little() -> None:
     assert torch.allclose(once, again, atol=1e-2)
 
 
+def test_copies_of_the_photos_of_one_class_change_little() -> None:
+    features, labels = clusters([10, 10, 10], spread=0.15)
+    own = labels == 1
+    copied, twice = (
+        torch.cat([features, *[features[own]] * 8]),
+        torch.cat([labels, *[labels[own]] * 8]),
+    )
+    once, again = fit_head(features, labels, 3), fit_head(copied, twice, 3)
+    assert torch.allclose(once.scores(features), again.scores(features), atol=1e-2)
+
+
+def test_a_large_class_keeps_its_photos_beside_similar_rare_ones() -> None:
+    features, labels = clusters([3000, 5, 5, 5, 5], spread=0.4, width=256)
+    right = fit_head(features, labels, 5).scores(features).argmax(1) == labels
+    assert float(right[:3000].float().mean()) > 0.9
+    assert float(right[3000:].float().mean()) > 0.9
+
+
 def test_one_class_and_equal_features_are_no_error() -> None:
     same = torch.ones(4, 8) / 8**0.5
     for labels, classes in (

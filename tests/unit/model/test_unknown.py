@@ -70,6 +70,19 @@ def test_few_photos(count: int) -> None:
     assert math.isfinite(float(rule.cosine_weight))
 
 
+def test_copies_do_not_raise_the_threshold(rule: UnknownRule) -> None:
+    features, labels = around(TAUGHT, 100, 1)
+    copied = fitted(features.repeat(2, 1), labels.repeat(2), 4)
+    assert torch.allclose(copied.scores[::2], rule.scores, atol=0.1)
+
+
+def test_a_class_of_nothing_but_copies_has_no_score() -> None:
+    features, labels = around(TAUGHT[:2], 20, 1)
+    features[:20] = features[0]
+    places = cross_scores(features, labels, 2).places
+    assert sorted(places.tolist()) == list(range(20, 40))
+
+
 def test_one_class_alone() -> None:
     features, labels = around(TAUGHT[:1], 50, 1)
     rule = fitted(features, labels, 1)
