@@ -7,6 +7,7 @@ Only the last table is of test photos, for the chosen head and references.
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -28,24 +29,28 @@ REGULARISATION = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
 def scaling(photos: Photos) -> Callable[[Tensor], Tensor]:
     """Centre on the mean of the class means and divide by the RMS norm, times 10."""
-    weights = _weights(photos, 1.0)
+    weights = _weights(photos)
     centre = weights @ photos.x
     radius = (weights @ (photos.x - centre).square().sum(1)).sqrt().clamp(min=1e-6)
     return lambda features: (features - centre) * (10 / radius)
 
 
-def softmax(l2: float, power: float, shift: bool) -> Fit:
+def softmax(l2: float, power: float, shift: bool, most: float = math.inf) -> Fit:
     """Logistic regression by L-BFGS.
 
     Args:
         l2: multiplies the squared weights.
         power: a photo of a class of n photos counts ``n ** -power``.
         shift: add the log frequency of its class to each logit while fitting.
+        most: a class of more photos counts as if it had so many.
     """
 
     def fit(photos: Photos) -> Logits:
-        scale, sample = scaling(photos), _weights(photos, power)
-        x, counts = scale(photos.x), torch.bincount(photos.labels).float()
+        counts = torch.bincount(photos.labels).float().clamp(max=most)
+        sample = _weights(photos) * counts.pow(1 - power)[photos.labels]
+        sample = sample / sample.sum()
+        scale = scaling(photos)
+        x = scale(photos.x)
         prior = (counts / counts.sum()).log() if shift else torch.zeros(len(counts))
         weight = torch.zeros(len(counts), x.shape[1], requires_grad=True)
         bias = torch.zeros(len(counts), requires_grad=True)
@@ -72,7 +77,7 @@ def nearest_mean(photos: Photos) -> Logits:
 
 
 def ridge(photos: Photos) -> Logits:
-    scale, sample = scaling(photos), _weights(photos, 1.0)
+    scale, sample = scaling(photos), _weights(photos)
     x, targets = scale(photos.x), one_hot(photos.labels).float() * 2 - 1
     weighted = (x * sample[:, None]).T
     weight = torch.linalg.solve(weighted @ x + torch.eye(x.shape[1]), weighted @ targets)
@@ -102,9 +107,9 @@ def class_means(x: Tensor, labels: Tensor) -> Tensor:
     return (hot.T @ x) / hot.sum(0)[:, None]
 
 
-def _weights(photos: Photos, power: float) -> Tensor:
-    weights = torch.bincount(photos.labels).float().pow(-power)[photos.labels]
-    return weights / weights.sum()
+def _weights(photos: Photos) -> Tensor:
+    """Each class weighs the same."""
+    return 1 / (photos.classes * torch.bincount(photos.labels)[photos.labels])
 
 
 REFERENCES: dict[str, Fit] = {"nearest mean": nearest_mean, "SLDA": slda, "ridge": ridge}
@@ -236,9 +241,28 @@ def study_copies(photos: dict[str, Photos], seeds: int) -> None:
     compare(all_heads(), {"clothing, 20, half with 8 copies each": copies}, seeds, rare=False)
 
 
+def study_cosines(photos: dict[str, Photos], seeds: int) -> None:
+    """To the mirror image, and to the most similar other photo of the class."""
+    clothing, mirrored = photos["clothing train"], photos["clothing mirrored"]
+    cosines = clothing.x @ clothing.x.T - 2 * torch.eye(len(clothing.x))
+    same = clothing.labels[:, None] == clothing.labels
+    kinds = {
+        "mirror image": (clothing.x * mirrored.x).sum(1),
+        "another photo": cosines.where(same, -1).amax(1),
+    }
+    shares = torch.tensor([0, 0.05, 0.5, 0.95, 0.99, 1])
+    rows = {name: [f"{q:.2f}" for q in x.quantile(shares).tolist()] for name, x in kinds.items()}
+    print_table(["least", "5 %", "median", "95 %", "99 %", "largest"], rows)
+
+
 def study_large(photos: dict[str, Photos], seeds: int) -> None:
-    large = one_large(photos["cifar train"], 5, 37, 5)
-    compare(all_heads(), {"CIFAR, 20 of 5 : one of 2,960": large}, seeds, rare=True)
+    large = {"CIFAR, 20 of 5 : one of 2,960": one_large(photos["cifar train"], 5, 37, 5)}
+    compare(all_heads(), large, seeds, rare=True)
+    limited = {
+        f"at most {most} photos": softmax(2e-3, *KINDS["weights 1/√n, shift"], most)
+        for most in (50, 100, 200, 400)
+    }
+    compare(limited, large, seeds, rare=True)
 
 
 def study_time(photos: dict[str, Photos], seeds: int) -> None:
@@ -283,6 +307,7 @@ STUDIES = {
     "unequal": study_unequal,
     "unequal-cifar": study_unequal_cifar,
     "copies": study_copies,
+    "cosines": study_cosines,
     "large": study_large,
     "time": study_time,
     "test": study_test,
