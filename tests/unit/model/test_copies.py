@@ -15,7 +15,8 @@ def turned(features: Tensor, cosine: float, seed: int) -> Tensor:
     """Features at this cosine to the given ones, in a direction drawn by the seed."""
     other = photos(len(features), seed)
     across = normalize(other - (other * features).sum(1, keepdim=True) * features, dim=1)
-    return cosine * features + (1 - cosine**2) ** 0.5 * across
+    sine = float((1 - cosine**2) ** 0.5)
+    return cosine * features + sine * across
 
 
 def test_different_photos_are_their_own() -> None:
