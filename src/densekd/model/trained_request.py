@@ -73,13 +73,6 @@ class TrainedRequest(UpdateRequest):
         store = Store(folder)
         pointer = store.pointer()
         model = None if pointer is None else TrainedModel.open(folder)
-        if model is not None and not options.trains:
-            logger.warning(
-                "The network of %s was trained on its own images only. A new model on a pretrained "
-                "network, taught with the images of all classes, usually recognises more: `densekd "
-                "learn NEW_MODEL FOLDER`.",
-                folder,
-            )
         known = () if model is None else model.classes
         found = find_update_images(source, known, options.known, needs_new=True)
         size = options.image_size or median_size(found, largest_size())
@@ -90,6 +83,13 @@ class TrainedRequest(UpdateRequest):
         per_epoch = _images_per_epoch(images, settings)
         config = with_schedule(settings, part, options, per_epoch, len(images.new_classes))
         identity = _digest(images, options)
+        if model is not None and not options.trains:
+            logger.warning(
+                "The network of %s was trained on its own images only. A new model on a pretrained "
+                "network, taught with the images of all classes, usually recognises more: `densekd "
+                "learn NEW_MODEL FOLDER`.",
+                folder,
+            )
         return cls(store, pointer, options, identity, model, images, settings, config)
 
     @staticmethod
