@@ -4,6 +4,7 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from densekd.model.store import Store
 from densekd.model.unknown import REFUSED
 
 _BATCH = 8  # what a backbone on a processor computes at once
+_LONGEST = 65_535  # pixels, as in a JPEG: Pillow needs memory for each row, however short
+_LARGE = 16_000_000  # pixels: decoded one by one, since 64 million can need 1.4 GB
 
 
 class UnavailableModel(ValueError):
@@ -85,7 +88,7 @@ class BatchPredictor:
         self.model, self.most_pixels = model, most_pixels
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed, self._large = False, threading.Lock()
         self._cores = torch.get_num_threads()
         self._threads = [threading.Thread(target=self._work) for _ in range(self._cores)]
         for thread in self._threads:
@@ -144,12 +147,13 @@ class BatchPredictor:
         """The pixels of an image; if it can't be read, its answer says so."""
         try:
             width, height = width_and_height(job.content)
-            if width * height > self.most_pixels:
+            if width * height > self.most_pixels or max(width, height) > _LONGEST:
                 raise UnreadableImage(
                     f"it has {width} x {height} pixels, more than {self.most_pixels / 1e6:.0f} "
-                    "million"
+                    f"million or {_LONGEST} on a side"
                 )
-            return model.crop(job.content)
+            with self._large if width * height > _LARGE else nullcontext():
+                return model.crop(job.content)
         except Exception as error:
             job.answer.set_exception(error)
             return None

@@ -1,6 +1,7 @@
 """Serve a model over HTTP."""
 
 import ipaddress
+import logging
 import re
 import secrets
 import socket
@@ -69,6 +70,8 @@ def serving_model(
 
     address, port = listener.getsockname()[:2]
     limits = RequestLimits()
+    # Its warnings about malformed forms would only fill the terminal: clients get the sentence.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     model.open()  # raises if it can't be read
     with closing(BatchPredictor(model, limits.pixels)) as predictor:
         hosts = own_hosts(port) if _only_this_computer(listener) else None

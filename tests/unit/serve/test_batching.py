@@ -37,7 +37,7 @@ def model(taught: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def predictor(model: Path) -> Iterator[BatchPredictor]:
-    with closing(BatchPredictor(CurrentModel(model), 10_000)) as opened:
+    with closing(BatchPredictor(CurrentModel(model), 1_000_000)) as opened:
         yield opened
 
 
@@ -60,10 +60,12 @@ def test_it_predicts_as_the_model_does(predictor: BatchPredictor, model: Path) -
 
 
 def test_an_image_that_cannot_be_read_harms_no_other(predictor: BatchPredictor) -> None:
-    good, large = png(picture("red", 1)), png(Image.new("RGB", (101, 100)))
-    sent = [good, b"no image", good, large, good[:-30], good]
+    good, large = png(picture("red", 1)), png(Image.new("RGB", (1001, 1000)))
+    long = io.BytesIO()
+    Image.new("1", (1, 65_536)).save(long, "PPM")
+    sent = [good, b"no image", good, large, good[:-30], good, long.getvalue()]
     answers = [predictor.submit(content, 1) for content in sent]
-    reasons = {1: "not an image", 3: "101 x 100 pixels", 4: "."}
+    reasons = {1: "not an image", 3: "1001 x 1000 pixels", 4: ".", 6: "65535 on a side"}
     for i, answer in enumerate(answers):
         if i in reasons:
             with pytest.raises(UnreadableImage, match=reasons[i]):
@@ -137,7 +139,7 @@ def test_a_state_that_is_gone_or_damaged_is_not_served(
 
 def test_closing_answers_what_waits(model: Path) -> None:
     cores = torch.get_num_threads()
-    predictor = BatchPredictor(CurrentModel(model), 10_000)
+    predictor = BatchPredictor(CurrentModel(model), 1_000_000)
     answers = [predictor.submit(png(picture("red", i)), 1) for i in range(30)]
     predictor.close()
     assert all(answer.done() and answer.exception() is None for answer in answers)
