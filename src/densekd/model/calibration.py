@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -23,6 +22,8 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
     predictions are right; the fewer images, the stronger. ``values`` are scores ``[n, classes]``
     of held-out images.
     """
+    from scipy.optimize import minimize_scalar  # slow to import, and not needed to predict
+
     count, classes = values.shape
     if count == 0 or classes < 2:
         return 1.0
