@@ -10,7 +10,18 @@ from typing import Literal
 
 import torch
 
-RandomStream = Literal["order", "init", "batches", "augment", "groups", "memory", "split", "noise"]
+RandomStream = Literal[
+    "order",
+    "init",
+    "batches",
+    "augment",
+    "groups",
+    "memory",
+    "split",
+    "noise",
+    "validation",
+    "search",
+]
 
 
 @dataclass(frozen=True)

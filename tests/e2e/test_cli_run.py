@@ -273,7 +273,10 @@ def test_options_stand_for_settings() -> None:
         *("--order", "icarl", "--method", "gkd", "--memory-total", "2000", "--epochs", "30%"),
         *("--network", "resnet20", "--seed", "7", "--devices", "2"),
     )
-    assert settings["data"] == {"source": "cifar100", "dir": "sets", "oversample_rare": False}
+    assert settings["data"] == {
+        **{"source": "cifar100", "dir": "sets"},
+        **{"oversample_rare": False, "validation": 0.25},
+    }
     scenario = {"base": 50, "increment": 10, "equal": False, "order": "icarl"}
     assert settings["scenario"] == scenario
     assert settings["method"]["name"] == "gkd"

@@ -11,6 +11,7 @@ from densekd.data.batches import Batches, RankShare
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota, Selection
 from densekd.data.scenario import Scenario, seeded_order, task_sizes
+from densekd.data.stratify import held_out
 from densekd.seeds import Seeds
 
 from support.datasets import dataset
@@ -70,6 +71,24 @@ def test_no_test_image_in_any_memory_and_no_image_twice(
             torch.bincount(kept.labels, minlength=memory.classes).tolist()
             == [expected] * memory.classes
         )
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=8),
+    st.floats(0.01, 0.99),
+    st.integers(0, 2**31),
+)
+def test_every_class_keeps_training_images_when_some_are_held_out(
+    sizes: list[int], share: float, seed: int
+) -> None:
+    labels = [label for label, size in enumerate(sizes) for _ in range(size)]
+    chosen = held_out(labels, share, seed, stream="validation")
+    for label, size in enumerate(sizes):
+        own = [bool(held) for held, other in zip(chosen, labels, strict=True) if other == label]
+        assert sum(own) < size or not size
+        assert any(own) == (size >= 2)
+        # Each class is drawn by itself.
+        assert held_out([label] * size, share, seed, stream="validation").tolist() == own
 
 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 9), st.integers(0, 2**31))

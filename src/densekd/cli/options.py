@@ -39,6 +39,14 @@ DataDir = Annotated[
     Path | None,
     option("Folder with CIFAR. Default: DENSEKD_DATA, else your cache folder.", panel=DATA),
 ]
+Validation = Annotated[
+    float | None,
+    option(
+        "Share of the training images to hold out and to measure on too, such as 0.1.",
+        panel=DATA,
+        metavar="SHARE",
+    ),
+]
 Seed = Annotated[int | None, option("Seed of all random choices. Default: 1993.", panel=TRAINING)]
 Epochs = Annotated[
     str | None,

@@ -23,6 +23,7 @@ _training = partial(option, panel=options.TRAINING)
 _KEYS = {
     **options.DATA_KEYS,
     "image_size": "data.image_size",
+    "validation": "data.validation",
     **{name: f"scenario.{name}" for name in ("steps", "base", "increment", "equal")},
     "method": "method.name",
     "memory": "memory.per_class",
@@ -41,6 +42,7 @@ class RunOptions:
     image_size: Annotated[
         int | None, option("Height and width for image files, such as 224.", panel=options.DATA)
     ] = None
+    validation: options.Validation = None
     steps: Annotated[int | None, _task("Number of tasks after the first. Default: 5.")] = None
     base: Annotated[int | None, _task("Classes in the first task. Default: half of them.")] = None
     increment: Annotated[int | None, _task("Classes in each later task, instead of --steps.")] = (
@@ -158,7 +160,10 @@ config_check_command.add_to(config_app)
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:
-    numbers = ("classes", "all %", "base %", "old %", "new %", "seconds", "images/s")
+    held = result.get("validation")
+    numbers = ["classes", "all %", "base %", "old %", "new %", "seconds", "images/s"]
+    if held:
+        numbers.insert(5, "validation %")
     table = output.table("task", "learned", numbers=numbers)
     table.collapse_padding = True
     for step in result["steps"]:
@@ -168,6 +173,7 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
             output.name_list(step["classes"], most=2),
             output.number(step["classes_seen"]),
             *(output.percent(step[part]) for part in parts),
+            *([output.percent(step["validation"]["accuracy"])] if held else []),
             f"{step['seconds']:,.1f}",
             output.number(step["images_per_second"]),
         )
@@ -175,3 +181,7 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
     average = output.percent(result["average_incremental_accuracy"])
     forgetting = output.percent(result["forgetting"])
     console.print(f"Average incremental accuracy {average} %, forgetting {forgetting} points.")
+    if held:
+        average = output.percent(held["average_incremental_accuracy"])
+        forgetting = output.percent(held["forgetting"])
+        console.print(f"On validation images: {average} %, forgetting {forgetting} points.")

@@ -148,6 +148,8 @@ class _RunWording:
         if record.number:
             old, new = output.percent(record.old_accuracy), output.percent(record.new_accuracy)
             accuracy += f" (old {old}, new {new})"
+        if record.validation is not None:
+            accuracy += f", validation {output.percent(record.validation.accuracy)} %"
         took = output.duration(record.seconds)
         return f"task {record.number + 1} learned {output.name_list(classes)}: {accuracy}, {took}"
 

@@ -94,6 +94,8 @@ def resolve_compression(tree: Mapping[str, Any]) -> CompressionConfig:
     tree = uniform(tree)
     config = checked(CompressionConfig, merge(_default_settings(tree), tree))
     config.make()  # raises if method and options don't go together
+    if config.data.validation:
+        raise ValueError("data.validation has no meaning for a compression; leave it out.")
     return config
 
 

@@ -26,6 +26,10 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
         del tree[section][name]
     if tree["data"].pop("oversample_rare"):
         tree["data"]["even"] = True
+    if not tree["data"]["validation"]:
+        del tree["data"]["validation"]
+    if tree.get("scenario", {}).get("first", 0) is None:
+        del tree["scenario"]["first"]
     if isinstance(tree["method"], dict):
         tree["method"] = {
             key: value

@@ -35,7 +35,7 @@ Natural = Annotated[int, Field(ge=0, description="a whole number of at least 0")
 # The seeds of legacy NumPy.
 OrderSeed = Annotated[int, Field(ge=0, lt=2**32, description="a seed from 0 to 4294967295")]
 EpochShare = Annotated[float, Field(gt=0, description="a share above 0")]
-Jitter = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below 1")]
+Share = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below 1")]
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -52,6 +52,7 @@ class DataConfig:
     label_column: str | None = None
     per_class: Count | None = None  # the most training images of each class, for short runs
     oversample_rare: bool = False  # see `densekd.data.stratify.oversample_rare`
+    validation: Share = 0.0  # the share of training images held out, to choose settings by
 
     def __post_init__(self) -> None:
         sources.parse(self.source)
@@ -66,12 +67,15 @@ class ScenarioConfig:
     increment: Count | None = None
     equal: bool = False
     order: OrderSeed | Literal["natural", "icarl"] | Path = 1993
+    first: Count | None = None  # learn only the first tasks
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.increment is None):
             raise ValueError("Give either steps or increment, and not both.")
         if self.equal and (self.base is not None or self.steps is None):
             raise ValueError("Equal tasks are given by steps alone: base and increment follow.")
+        if self.first is not None and self.steps is not None and self.first > self.steps + 1:
+            raise ValueError(f"The first {self.first} of {self.steps + 1} tasks can't be learned.")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class AugmentConfig:
 
     padding: Natural
     flip: bool
-    brightness: Jitter = 0.0
+    brightness: Share = 0.0
 
 
 @dataclass(frozen=True)

@@ -143,9 +143,13 @@ class Dataset:
     test: Split
     mean: Channels  # of pixels from 0 to 1
     std: Channels
+    # Images held out of the training images, to choose settings by.
+    validation: Split | None = None
 
     def __post_init__(self) -> None:
-        for part, labels in (("training", self.train.labels), ("test", self.test.labels)):
+        parts = {"training": self.train, "test": self.test, "validation": self.validation}
+        for part, split in parts.items():
+            labels = torch.empty(0) if split is None else split.labels
             wrong = labels[(labels < 0) | (labels >= len(self.classes))]
             if len(wrong):
                 raise ValueError(

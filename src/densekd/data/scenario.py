@@ -30,6 +30,7 @@ class Task:
     first: int  # the label of the first class
     train: Split
     test: Split
+    validation: Split | None = None  # held out of the training images; see `Dataset`
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,6 +40,7 @@ class Scenario(Sequence[Task]):
     dataset: Dataset
     order: Sequence[int]  # the class ids in learning order, each once
     sizes: Sequence[int]  # the number of classes of each task
+    first: int | None = None  # the number of tasks to learn, if not all
 
     def __post_init__(self) -> None:
         classes = len(self.dataset.classes)
@@ -46,6 +48,11 @@ class Scenario(Sequence[Task]):
             raise ValueError(f"The order must name each of the {classes} classes once.")
         if sum(self.sizes) != classes or min(self.sizes, default=0) < 1:
             raise ValueError(f"Tasks of {[*self.sizes]} classes do not divide {classes} classes.")
+        if self.first is not None and not 1 <= self.first <= len(self.sizes):
+            raise ValueError(
+                f"first = {self.first} is not possible with {len(self.sizes)} tasks; "
+                f"give a number from 1 to {len(self.sizes)}."
+            )
 
     @classmethod
     def of(
@@ -86,17 +93,18 @@ class Scenario(Sequence[Task]):
     @cached_property
     def _tasks(self) -> tuple[Task, ...]:
         rank = torch.tensor(self.order).argsort()
-        parts = (self.dataset.train, self.dataset.test)
+        held = self.dataset.validation
+        parts = (self.dataset.train, self.dataset.test, *([] if held is None else [held]))
         ranked = [Split(part.images, rank[part.labels]) for part in parts]
         tasks = []
-        for number, end in enumerate(accumulate(self.sizes)):
+        for number, end in enumerate(accumulate(self.sizes[: self.first])):
             first = end - self.sizes[number]
-            train, test = (x.take((first <= x.labels) & (x.labels < end)) for x in ranked)
-            tasks.append(Task(number, self.classes[first:end], first, train, test))
+            own = (x.take((first <= x.labels) & (x.labels < end)) for x in ranked)
+            tasks.append(Task(number, self.classes[first:end], first, *own))
         return tuple(tasks)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.sizes[: self.first])
 
     @overload
     def __getitem__(self, index: int) -> Task: ...

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.dataset import Split
-from densekd.seeds import Seeds
+from densekd.seeds import RandomStream, Seeds
 
 # Rare classes are oversampled to this share of the largest class, within this many repeats.
 _LEAST_SHARE = 1 / 4
@@ -15,10 +15,14 @@ _MOST_REPEATS = 16
 
 
 def stratified_split(
-    split: Split, fraction: float, seed: int, most: int | None = None
+    split: Split,
+    fraction: float,
+    seed: int,
+    most: int | None = None,
+    stream: RandomStream = "split",
 ) -> tuple[Split, Split]:
     """Divide a split class by class into the rest and the held-out images; see `held_out`."""
-    chosen = held_out(split.labels.tolist(), fraction, seed, most)
+    chosen = held_out(split.labels.tolist(), fraction, seed, most, stream)
     return split.take(~chosen), split.take(chosen)
 
 
@@ -48,9 +52,13 @@ def oversampling_counts(labels: Tensor) -> Tensor:
 
 
 def held_out(
-    classes: Sequence[str | int], fraction: float, seed: int, most: int | None = None
+    classes: Sequence[str | int],
+    fraction: float,
+    seed: int,
+    most: int | None = None,
+    stream: RandomStream = "split",
 ) -> Tensor:
-    """Draw test images of each class.
+    """Draw test or validation images of each class, from a stream of the seed.
 
     A class of several images has at least one on either side; a single image is trained on. Each
     class is drawn by itself, so adding a class changes no other. The number is a ``fraction`` of a
@@ -65,7 +73,7 @@ def held_out(
     chosen = torch.zeros(len(classes), dtype=torch.bool)
     for label, own in places.items():
         count = held_count(len(own) if most is None else min(len(own), most), fraction)
-        order = torch.randperm(len(own), generator=Seeds(seed).at(label).generator("split"))
+        order = torch.randperm(len(own), generator=Seeds(seed).at(label).generator(stream))
         chosen[torch.tensor(own)[order[:count]]] = True
     return chosen
 

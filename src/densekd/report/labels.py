@@ -52,10 +52,17 @@ def _data(settings: FlatSettings) -> str:
     known = [text.format(value) for key, text in words.items() if (value := settings.get(key))]
     if settings.get("data.oversample_rare") or settings.get("data.even"):
         known.append("rare classes more often")
+    if held := settings.get("data.validation"):
+        known.append(f"{100 * held:.3g} % held out")
     return ", ".join([str(settings.get("data.source", "?")), *known])
 
 
 def _tasks(settings: FlatSettings) -> str:
+    first = settings.get("scenario.first")
+    return _division(settings) + (f", first {many(first, 'task')}" if first else "")
+
+
+def _division(settings: FlatSettings) -> str:
     steps, base = settings.get("scenario.steps"), settings.get("scenario.base")
     if settings.get("scenario.equal"):
         return f"T = {steps}, equal tasks"

@@ -10,6 +10,7 @@ from densekd.report.tables import Column, FilledColumn, Table
 
 _MEASURES = (
     Column(AVERAGE, "average", "percent"),
+    Column("validation", "validation", "percent"),
     Column("accuracy", "last", "percent"),
     Column("base_accuracy", "base", "percent"),
     Column("old_accuracy", "old", "percent"),
@@ -20,9 +21,9 @@ _METHOD, _PROTOCOL = Column("method", "method"), Column("protocol", "protocol")
 _SECONDS, _RUNS = Column("seconds", "training time", "seconds"), Column("runs", "runs", "count")
 _HOW = (
     "Percent of test images, classified among all classes seen. Average: mean of the accuracies "
-    "after each task. Measured after the last task: last (all classes), base (the first task's), "
-    "old (all but the last task's), new (the last task's). Forgetting: how far earlier tasks fell "
-    "from their best."
+    "after each task. Validation: the same on images held out of the training images. Measured "
+    "after the last task: last (all classes), base (the first task's), old (all but the last "
+    "task's), new (the last task's). Forgetting: how far earlier tasks fell from their best."
 )
 _SPREAD = "± is the sample standard deviation over seeds and class orders."
 

@@ -58,7 +58,9 @@ class RunRecord:
         if self.result:
             return "finished"
         steps = self.settings.get("scenario.steps")  # None if it depends on the data
-        return f"{len(self.steps)} of {'?' if steps is None else int(steps) + 1} tasks"
+        first = self.settings.get("scenario.first")
+        total = first or ("?" if steps is None else int(steps) + 1)
+        return f"{len(self.steps)} of {total} tasks"
 
     @property
     def commit(self) -> str:
@@ -67,11 +69,17 @@ class RunRecord:
         return commit[:10] + ("+" if commit.endswith("+") else "")
 
     def measured(self, measure: str) -> float | None:
-        """A measure of a finished run: of its result, of its last step, or the training time."""
+        """A measure of a finished run: of its result, of its last step, or the training time.
+
+        ``validation`` is the average incremental accuracy on validation images.
+        """
         if self.result is None:
             return None
         if measure == "seconds":
             return self.seconds
+        if measure == "validation":
+            held = self.result.get("validation")
+            return None if held is None else float(held[AVERAGE])
         source = self.steps[-1] if measure in _OF_LAST_STEP else self.result
         return None if source.get(measure) is None else float(source[measure])
 

@@ -8,7 +8,7 @@ from densekd.data.dataset import Channels, Dataset, OnProgress
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
-from densekd.data.stratify import first_of_each
+from densekd.data.stratify import first_of_each, stratified_split
 from densekd.nn.network import Backbone, own_statistics
 from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
@@ -19,8 +19,13 @@ Normalisation = tuple[Channels, Channels]
 
 
 def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scenario:
-    """Load the data and divide its classes into tasks."""
-    return Scenario.of(make_dataset(config, on_progress), **vars(config.scenario))
+    """Load the data, hold out validation images, and divide the classes into tasks."""
+    dataset = make_dataset(config, on_progress)
+    if share := config.data.validation:
+        dataset = hold_out_validation(dataset, share, config.seed)
+    protocol = dict(vars(config.scenario))
+    first = protocol.pop("first")
+    return dataclasses.replace(Scenario.of(dataset, **protocol), first=first)
 
 
 def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
@@ -41,6 +46,16 @@ def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) ->
 def fewer(dataset: Dataset, per_class: int) -> Dataset:
     """Keep the first ``per_class`` training images of each class."""
     return dataclasses.replace(dataset, train=first_of_each(dataset.train, per_class))
+
+
+def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """Move a share of each class's training images to ``validation``; see `held_out`.
+
+    Seed and class alone decide which, so runs with other methods, tasks or orders hold out the
+    same.
+    """
+    train, validation = stratified_split(dataset.train, share, seed, stream="validation")
+    return dataclasses.replace(dataset, train=train, validation=validation)
 
 
 def make_engine(config: CommonConfig) -> Engine:

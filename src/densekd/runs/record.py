@@ -42,44 +42,72 @@ class StepRecord(metrics.StepMetrics):
     seconds: float
     images_per_second: float
     notes: dict[str, float]
+    validation: metrics.StepMetrics | None = None  # the same on validation images, if there are any
 
     @classmethod
     def of(
-        cls, task: Task, evaluation: Evaluation, learner: Learner, learned: Learned
+        cls,
+        task: Task,
+        evaluation: Evaluation,
+        learner: Learner,
+        learned: Learned,
+        validation: Evaluation | None = None,
     ) -> "StepRecord":
         """Make the record of a task that ``learner`` has just learned."""
+
+        def measure(evaluated: Evaluation) -> metrics.StepMetrics:
+            return metrics.step_metrics(evaluated.by(learner.method.predicts), learner.sizes)
+
         nearest = evaluation.nearest_mean
         return cls(
             number=task.number,
             classes=task.classes,
-            **asdict(metrics.step_metrics(evaluation.by(learner.method.predicts), learner.sizes)),
+            **asdict(measure(evaluation)),
             head_accuracy=_accuracy(evaluation.head),
             nme_accuracy=None if nearest is None else _accuracy(nearest),
             seconds=learned.seconds,
             images_per_second=learned.images / max(learned.seconds, 1e-9),
             notes=dict(learned.notes),
+            validation=None if validation is None else measure(validation),
         )
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> "StepRecord":
         """Restore a record from JSON, which has null for NaN and lists for tuples."""
-        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in facts.items()}
-        tasks = tuple(math.nan if value is None else value for value in facts["task_accuracies"])
-        known |= {"nme_accuracy": facts["nme_accuracy"], "task_accuracies": tasks}
-        return cls(**{**known, "classes": tuple(facts["classes"])})
+        known = _numbers(facts)
+        known |= {"nme_accuracy": facts["nme_accuracy"], "classes": tuple(facts["classes"])}
+        held = facts.get("validation")
+        known["validation"] = None if held is None else metrics.StepMetrics(**_numbers(held))
+        return cls(**known)
+
+
+def _numbers(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of a step from JSON, with NaN for null."""
+    known = {key: math.nan if value is None else value for key, value in facts.items()}
+    tasks = tuple(math.nan if value is None else value for value in facts["task_accuracies"])
+    return {**known, "task_accuracies": tasks}
 
 
 def result_of(records: Sequence[StepRecord], last: metrics.Matrix) -> dict[str, Any]:
     """Summarise a run for ``result.json``; ``last`` is its last confusion matrix."""
     nearest = [record.nme_accuracy for record in records if record.nme_accuracy is not None]
     complete = len(nearest) == len(records)
+    held = [record.validation for record in records if record.validation is not None]
     return {
-        "average_incremental_accuracy": metrics.average_incremental_accuracy(records),
+        **_totals(records),
         "average_incremental_accuracy_nme": float(np.mean(nearest)) if complete else None,
-        "forgetting": metrics.forgetting(records),
+        "validation": _totals(held) if held else None,
         "steps": [asdict(record) for record in records],
         "accuracy_matrix": metrics.accuracy_matrix(records).tolist(),
         "confusion_matrix": last.tolist(),
+    }
+
+
+def _totals(steps: Sequence[metrics.StepMetrics]) -> dict[str, float]:
+    """The numbers of a whole run, on test or on validation images."""
+    return {
+        "average_incremental_accuracy": metrics.average_incremental_accuracy(steps),
+        "forgetting": metrics.forgetting(steps),
     }
 
 

@@ -201,9 +201,11 @@ class _Run:
 
     def _record(self, task: Task, learned: Learned) -> None:
         """Test the learner, and save it with all records."""
-        seen = join_splits([each.test for each in self.scenario[: task.number + 1]])
-        evaluation = evaluate(self.learner, seen)
-        self.records.append(StepRecord.of(task, evaluation, self.learner, learned))
+        seen = self.scenario[: task.number + 1]
+        evaluation = evaluate(self.learner, join_splits([each.test for each in seen]))
+        held = [each.validation for each in seen if each.validation is not None]
+        validation = evaluate(self.learner, join_splits(held)) if held else None
+        self.records.append(StepRecord.of(task, evaluation, self.learner, learned, validation))
         self.evaluations.append(evaluation)
         if not self.engine.first:
             return

@@ -142,7 +142,8 @@ def test_trees_are_full_and_toml_is_to_be_read() -> None:
     text = as_toml(config)
     assert text.startswith(
         'seed = 1993\nepochs = 3\nnetwork = "resnet18"\n\n'
-        '[data]\nsource = "imagenet:x"\ndir = "sets"\noversample_rare = false\n\n[scenario]\n'
+        '[data]\nsource = "imagenet:x"\ndir = "sets"\noversample_rare = false\n'
+        "validation = 0.0\n\n[scenario]\n"
     )
     assert "\n[training.base]\nepochs = 70\nlr = 0.1\n" in text
     assert "\nmilestones = [30, 60]\n" in text

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,6 +98,16 @@ def test_a_scenario_is_a_sequence_that_can_be_walked_twice_at_once() -> None:
     with pytest.raises(AttributeError):
         scenario.sizes = (4,)  # type: ignore[misc]
     assert repr(scenario) == "Scenario('made', tasks of [2, 1, 1] classes)"
+
+
+def test_only_the_first_tasks_can_be_kept() -> None:
+    whole = Scenario.of(dataset(10), steps=5)
+    cut = dataclasses.replace(whole, first=2)
+    assert len(cut) == 2
+    assert [task.classes for task in cut] == [task.classes for task in whole[:2]]
+    assert torch.equal(cut[1].train.labels, whole[1].train.labels)
+    with pytest.raises(ValueError, match=r"first = 7 is not possible with 6 tasks; .* 1 to 6"):
+        dataclasses.replace(whole, first=7)
 
 
 def test_tasks_can_be_named_class_by_class() -> None:

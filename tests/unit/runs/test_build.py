@@ -26,9 +26,10 @@ def learner(**tree: Any) -> Learner:
 
 @pytest.fixture
 def npz(tmp_path: Path) -> str:
-    """A source of eight classes with five images each; the value of a pixel is the class."""
+    """A source of eight classes with five images each; pixels are the class, one the image."""
     labels = np.arange(40) % 8
     pixels = np.broadcast_to(labels[:, None, None], (40, 8, 8)).astype(np.uint8)
+    pixels[:, -1, -1] = np.arange(40)
     np.savez(tmp_path / "a.npz", train_x=pixels, train_y=labels, test_x=pixels, test_y=labels)
     return f"npz:{tmp_path / 'a.npz'}"
 
@@ -83,6 +84,34 @@ def test_fewer_images_than_there_are_leave_a_small_class_as_it_is() -> None:
     rows = torch.tensor([0, 1, 2, 4])
     parts = whole.name, whole.classes, whole.train.take(rows), whole.test, whole.mean, whole.std
     assert fewer(type(whole)(*parts), 2).train.labels.tolist() == [0, 1, 0]
+
+
+def test_validation_images_are_the_same_whatever_the_tasks(npz: str) -> None:
+    def held(**changes: Any) -> list[tuple[str, Any]]:
+        data = {"source": npz, "validation": 0.4}
+        scenario = make_scenario(settings(data=data, **changes))
+        assert [len(task.train) for task in scenario] == [3 * len(t.classes) for t in scenario]
+        found = []
+        for task in scenario:
+            assert task.validation is not None
+            assert isinstance(task.validation.images, PixelImages)
+            names = [scenario.classes[label] for label in task.validation.labels.tolist()]
+            found += list(
+                zip(names, task.validation.images.pixels.flatten(1).tolist(), strict=True)
+            )
+        return sorted(found)
+
+    usual = held(scenario={"steps": 2})
+    assert len(usual) == 16
+    assert held(scenario={"steps": 4, "order": "natural"}) == usual
+    assert held(scenario={"steps": 2}, method={"name": "icarl"}, memory={"total": 9}) == usual
+    assert held(scenario={"steps": 2}, seed=3) != usual
+
+
+def test_without_validation_there_is_none(npz: str) -> None:
+    scenario = make_scenario(settings(data={"source": npz}, scenario={"steps": 2, "first": 2}))
+    assert [task.validation for task in scenario] == [None, None]
+    assert sum(len(task.train) for task in scenario) == 6 * 5
 
 
 def test_weights_are_drawn_from_the_seed_and_nothing_else() -> None:
