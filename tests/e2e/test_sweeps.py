@@ -1,4 +1,4 @@
-"""Every experiment of the folder, on few small images; and what a sweep says and leaves behind."""
+"""Every experiment of the package, on few small images; and what a sweep says and leaves behind."""
 
 import json
 import os
@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 from densekd.cli import app
 from densekd.data.dataset import PixelImages
 from densekd.sweeps.experiment_file import label, read_experiment
+from densekd.sweeps.library import LIBRARY
 
 from support.datasets import dataset
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 # One or two runs of each, where a file has many; what is not replaced is the file's own.
 AXES = {
     "table1-cifar100": ["method.name=podnet+rdkd,bic", "scenario.steps=1"],
@@ -72,13 +72,13 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_is_a_case_for_every_experiment() -> None:
-    assert set(AXES) == {file.stem for file in EXPERIMENTS.glob("*.toml")}
+    assert set(AXES) == {file.stem for file in LIBRARY.glob("*.toml")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", AXES)
 def test_an_experiment_runs(name: str, out: Path) -> None:
-    file = EXPERIMENTS / f"{name}.toml"
+    file = LIBRARY / f"{name}.toml"
     result = call(file, "--out", out, *options(name))
     assert result.exit_code == 0, result.output
     folder, content = record(out, name)
@@ -117,7 +117,7 @@ def twenty(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_four_distillations_at_two_protocols_train_one_base(twenty: str, tmp_path: Path) -> None:
     small = ["--data", twenty, "-o", "network=resnet8", "--scale", "0.01", "--workers", "1"]
     command: list[str | Path] = [
-        EXPERIMENTS / "table4-distillations.toml",
+        LIBRARY / "table4-distillations.toml",
         "--out",
         tmp_path,
         *small,
@@ -204,7 +204,7 @@ def test_what_cannot_be_swept_is_said_in_a_sentence(mine: str) -> None:
         return result.stderr
 
     assert "did you mean mine?" in refused("mind")
-    assert "there are mine." in refused("table9")
+    assert "there are compression, compression-imagenet100, fig-curves" in refused("nothing")
     assert "no configuration file" in refused("table9.toml")
     assert "KEY=VALUE,VALUE" in refused(mine, "--grid", "seed")
     assert "did you mean scenario.steps?" in refused(mine, "-o", "scenario.stepz=1")

@@ -1,7 +1,6 @@
 """``densekd sweep``: all runs of an experiment, such as those of a table or a figure."""
 
 import contextlib
-import difflib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,21 @@ if TYPE_CHECKING:
     from densekd.sweeps.sweep import SweepRecord
 
 _worker = partial(option, panel="Workers")
+
+
+def _list(wanted: bool) -> None:
+    """Print the names and titles of all experiments, and exit."""
+    if not wanted:
+        return
+    from densekd.sweeps.experiment_file import read_experiment
+    from densekd.sweeps.library import experiment_names, find_experiment
+
+    table = output.table("experiment", "what it is")
+    for name in experiment_names():
+        title = read_experiment(find_experiment(name)).title
+        table.add_row(output.safe(name), output.safe(title))
+    output.console().print(table)
+    raise typer.Exit
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,12 @@ class SweepOptions:
     address: Annotated[
         str | None, _worker("Address of the Ray cluster. Default: start one here.")
     ] = None
+    list_names: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="List the experiments and exit.", is_eager=True, callback=_list
+        ),
+    ] = False
 
     def plan(self, file: Path, out: Path) -> "SweepPlan":
         """All runs of the experiment in a file, with the changes that the options ask for."""
@@ -80,6 +100,7 @@ class SweepOptions:
 
 
 @command(
+    "densekd sweep --list",
     "densekd sweep table4-distillations --scale 0.1",
     "densekd sweep table4-distillations --grid seed=1,2,3 --grid method.name=gkd,rdkd --dry-run",
     "densekd sweep mine.toml --data digits -o memory.per_class=10 --workers 2",
@@ -90,7 +111,8 @@ class SweepOptions:
 def sweep_command(
     settings: SweepOptions,
     experiment: Annotated[
-        str, argument("TOML file, or the name of one in the folder experiments.", "EXPERIMENT")
+        str,
+        argument("Name of an experiment, as --list shows them, or a TOML file.", "EXPERIMENT"),
     ],
     out: options.RunsFolder = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
@@ -103,8 +125,9 @@ def sweep_command(
     """
     from densekd.cli import sweep_progress
     from densekd.files import to_json
+    from densekd.sweeps.library import find_experiment
 
-    file = _find(experiment)
+    file = find_experiment(experiment)
     planned = settings.plan(file, out)
     if dry_run:
         sweep_progress.show_sweep_plan(planned, output.console())
@@ -115,20 +138,6 @@ def sweep_command(
     sweep_progress.show_outcome(record, output.console(stderr=json))
     if any(record.entry(job)["state"] == "failed" for job in planned.jobs):
         raise typer.Exit(1)
-
-
-def _find(experiment: str) -> Path:
-    file = Path(experiment)
-    if file.suffix == ".toml" or file.parent != Path():
-        return file
-    folder = Path("experiments")
-    known = sorted(path.stem for path in folder.glob("*.toml"))
-    if experiment in known:
-        return folder / f"{experiment}.toml"
-    near = difflib.get_close_matches(experiment, known, n=1)
-    there = f"there are {', '.join(known)}" if known else "give the path of a TOML file"
-    proposal = f"did you mean {near[0]}?" if near else f"{there}."
-    raise ValueError(f"There is no experiment {experiment!r} in the folder {folder}; {proposal}")
 
 
 def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool) -> "SweepRecord":

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from densekd.sweeps.experiment_file import Target, flat, label, nested, read_experiment
-
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+from densekd.sweeps.library import LIBRARY
 
 FULL = """
 title = "Two methods"
@@ -163,7 +162,7 @@ def test_sections_and_dotted_keys_are_the_same() -> None:
 
 def test_the_papers_tables_are_complete() -> None:
     """As many numbers as the paper prints, the differences in its margins left out."""
-    numbers = {file.stem: len(read_experiment(file).targets) for file in EXPERIMENTS.glob("*.toml")}
+    numbers = {file.stem: len(read_experiment(file).targets) for file in LIBRARY.glob("*.toml")}
     assert numbers == {
         "table1-cifar100": 11 * 4,
         "table2-imagenet100": 10 * 4,
@@ -185,7 +184,7 @@ def test_the_papers_tables_are_complete() -> None:
 def test_a_number_that_stands_in_two_files_is_the_same() -> None:
     """But for those where the paper contradicts itself, by 0.01 and on other data."""
     known: dict[tuple[str, str], dict[float, str]] = {}
-    for file in sorted(EXPERIMENTS.glob("*.toml")):
+    for file in sorted(LIBRARY.glob("*.toml")):
         experiment = read_experiment(file)
         source = experiment.settings["data"]["source"]
         for target in experiment.targets:
