@@ -271,7 +271,7 @@ def test_options_stand_for_settings() -> None:
     settings = shown(
         *("--data", "cifar100", "--data-dir", "sets", "--increment", "10", "--base", "50"),
         *("--order", "icarl", "--method", "gkd", "--memory-total", "2000", "--epochs", "30%"),
-        *("--network", "resnet20", "--seed", "7", "--devices", "2"),
+        *("--network", "resnet20", "--seed", "7", "--devices", "2", "--validation", "0.25"),
     )
     assert settings["data"] == {
         **{"source": "cifar100", "dir": "sets"},
