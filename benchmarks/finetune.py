@@ -31,7 +31,7 @@ from densekd.model import finetune as finetuning
 from densekd.model.finetune import FinetuneOptions
 from densekd.model.frozen import FrozenModel
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 STEPS = (slice(0, 6), slice(6, 8), slice(8, 10))
 OLD = STEPS[-1].start  # the classes learned before the last step
@@ -86,7 +86,7 @@ def learn(model: Path, photos: Photos, place: Path) -> None:
             (folder / name).mkdir(parents=True)
             for file in photos[name]:
                 shutil.copy(file, folder / name)
-        teach(model, folder, TeachOptions())
+        teach_model(model, folder, TeachOptions())
 
 
 def accuracies(model: Path, photos: Photos) -> tuple[float, float, float]:

@@ -22,7 +22,7 @@ from rich.progress import track
 
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.model.trained import TrainedModel
 
 CLASSES, SIZE, BATCH = 10, 32, 64
@@ -52,7 +52,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         write(Path(place, "few"), 5)
         write(Path(place, "many"), given.images // CLASSES)
-        teach(Path(place, "model"), Path(place, "few"), TeachOptions(network="resnet20", epochs=1))
+        teach_model(
+            Path(place, "model"), Path(place, "few"), TeachOptions(network="resnet20", epochs=1)
+        )
         model, files = TrainedModel.open(Path(place, "model")), image_files(Path(place, "many"))
         engine, network = model.learner.settings.engine, model.learner.network.eval()
         normalised = model.learner.settings.augment.normalise(model.read(files).to(engine.device))

@@ -31,7 +31,7 @@ from PIL import Image
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 CLASSES, PER_CLASS, TAUGHT = 4, 32, 5
 
@@ -65,7 +65,7 @@ def taught_model(photos: Path, place: Path) -> Path:
         (place / "few" / folder.name).mkdir(parents=True)
         for file in image_files(folder)[:TAUGHT]:
             (place / "few" / folder.name / file.name).symlink_to(file.resolve())
-    teach(place / "model", place / "few", TeachOptions())
+    teach_model(place / "model", place / "few", TeachOptions())
     return place / "model"
 
 

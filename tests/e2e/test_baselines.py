@@ -17,7 +17,7 @@ from densekd.methods.method import Method
 from densekd.methods.paper import DISTILLATIONS, DenseOptions
 from densekd.methods.registry import METHODS, make_method, what_kd_does
 from densekd.methods.terms import Step, Term
-from densekd.runs.run import run
+from densekd.runs.run import run_config
 
 from support.tiny_learners import SCHEDULES, learned
 
@@ -65,7 +65,7 @@ FORGETFUL = {
 
 
 def reached(out: Path, steps: int, changes: Mapping[str, Any]) -> Result:
-    return run(resolve(merge(SHORT, {"scenario": {"steps": steps}}, changes)), out)
+    return run_config(resolve(merge(SHORT, {"scenario": {"steps": steps}}, changes)), out)
 
 
 def by(out: Path, steps: int, name: str) -> Result:

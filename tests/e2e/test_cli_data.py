@@ -11,9 +11,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from densekd import cli
-from densekd.cli import output
 from densekd.data.cifar import OFFICIAL
 from densekd.data.sources import load
+from densekd.display import output
 
 
 def run(*arguments: str | Path) -> Result:

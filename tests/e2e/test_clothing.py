@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 from densekd.model.frozen import FrozenModel
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 DEFAULT = TeachOptions()
 
@@ -45,7 +45,7 @@ def taught(clothing: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of shoes, pants and hats."""
     place = tmp_path_factory.mktemp("clothing")
     photos = some(clothing, place / "photos", {"shoes": 15, "pants": 15, "hat": 15})
-    teach(place / "model", photos, DEFAULT)
+    teach_model(place / "model", photos, DEFAULT)
     shutil.rmtree(photos)
     return place / "model"
 
@@ -61,7 +61,7 @@ def test_one_photo_teaches_a_class_and_the_others_stay(
 ) -> None:
     before = [right(model, clothing, name) for name in ("shoes", "pants", "hat")]
     assert min(before) >= 0.75
-    teach(model, some(clothing, tmp_path / "photos", {"dress": 1}), DEFAULT)
+    teach_model(model, some(clothing, tmp_path / "photos", {"dress": 1}), DEFAULT)
     after = [right(model, clothing, name) for name in ("shoes", "pants", "hat")]
     assert all(new >= old - 0.1 for old, new in zip(before, after, strict=True))
     assert right(model, clothing, "dress") >= 0.2
@@ -70,7 +70,7 @@ def test_one_photo_teaches_a_class_and_the_others_stay(
 @pytest.mark.slow
 def test_few_photos_beside_many(clothing: Path, tmp_path: Path) -> None:
     photos = some(clothing, tmp_path / "photos", {"shoes": 100, "hat": 3})
-    teach(tmp_path / "model", photos, DEFAULT)
+    teach_model(tmp_path / "model", photos, DEFAULT)
     assert right(tmp_path / "model", clothing, "hat") >= 0.6
     assert right(tmp_path / "model", clothing, "shoes") >= 0.9
 
@@ -86,6 +86,6 @@ def test_nearly_equal_photos_do_not_spoil_it(model: Path, clothing: Path, tmp_pa
             file.with_stem(f"{file.stem}-brighter")
         )
         ImageOps.crop(image, 8).save(file.with_stem(f"{file.stem}-cropped"))
-    teach(model, photos, DEFAULT)
+    teach_model(model, photos, DEFAULT)
     assert right(model, clothing, "dress") >= 0.6
     assert min(right(model, clothing, name) for name in ("shoes", "pants", "hat")) >= 0.7

@@ -30,7 +30,7 @@ from densekd.model.export import (
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.quantise import PoorInt8
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.model.trained import TrainedModel
 from densekd.nn.network import Features
 
@@ -53,8 +53,8 @@ def folder(path: Path, *names: str, images: int = 8) -> Path:
 def taught(place: Path, method: str) -> Path:
     model = place / "colours.model"
     options = TeachOptions(image_size=16, network="resnet8", epochs=2, method=method)
-    teach(model, folder(place / "first", "a", "b b"), options)
-    teach(model, folder(place / "second", "ç", "7"), TeachOptions(epochs=2))
+    teach_model(model, folder(place / "first", "a", "b b"), options)
+    teach_model(model, folder(place / "second", "ç", "7"), TeachOptions(epochs=2))
     return model
 
 
@@ -205,7 +205,7 @@ def test_an_export_needs_images_to_check_it_with(tmp_path: Path) -> None:
     options = TeachOptions(
         image_size=16, network="resnet8", epochs=1, overrides=("memory.per_class=0",)
     )
-    teach(tmp_path / "model", folder(tmp_path / "one", "a", "b b", images=1), options)
+    teach_model(tmp_path / "model", folder(tmp_path / "one", "a", "b b", images=1), options)
     with pytest.raises(ValueError, match="keeps no images to check an export with"):
         export(TrainedModel.open(tmp_path / "model"), "torch", tmp_path / "model.pt2")
 
@@ -214,7 +214,9 @@ def test_an_export_needs_images_to_check_it_with(tmp_path: Path) -> None:
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model on a frozen backbone, which can tell what it doesn't know."""
     place = tmp_path_factory.mktemp("frozen")
-    teach(place / "colours.model", fill(place / "images", {"red": 10, "green": 10}), TeachOptions())
+    teach_model(
+        place / "colours.model", fill(place / "images", {"red": 10, "green": 10}), TeachOptions()
+    )
     return place / "colours.model"
 
 

@@ -14,7 +14,7 @@ from densekd.cli.flatness import parse_sigmas
 from densekd.config.schema import as_toml, resolve
 from densekd.data.dataset import join_splits
 from densekd.files import write_atomically
-from densekd.runs.run import load_run, run
+from densekd.runs.run import load_run, run_config
 from densekd.training.callbacks import Stopped
 
 NOISE = Noise((0.0, 0.05, 0.2), draws=2, seed=1)
@@ -33,7 +33,7 @@ def settings(**changes: Any) -> Mapping[str, Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
-    result = run(resolve(settings()), tmp_path_factory.mktemp("runs"))
+    result = run_config(resolve(settings()), tmp_path_factory.mktemp("runs"))
     return Path(result["folder"])
 
 

@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 
 import densekd
 from densekd.cli import app
-from densekd.report.events import read_losses
-from densekd.report.page import render_page
-from densekd.report.runs import find_runs
-from densekd.report.write import contents_of
+from densekd.reports.events import read_losses
+from densekd.reports.page import render_page
+from densekd.reports.runs import find_runs
+from densekd.reports.write import contents_of
 
 from support.run_folders import write_run, write_sweep
 
@@ -267,7 +267,7 @@ def test_compare_passes_over_a_result_that_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_compare_needs_no_torch() -> None:
-    code = "import sys, densekd.report.compare; print('torch' in sys.modules)"
+    code = "import sys, densekd.reports.compare; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == "False\n"

@@ -7,9 +7,9 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from densekd.files import write_json
-from densekd.report.page import render_page
-from densekd.report.runs import find_runs
-from densekd.report.write import contents_of
+from densekd.reports.page import render_page
+from densekd.reports.runs import find_runs
+from densekd.reports.write import contents_of
 
 from support.run_folders import write_run, write_sweep
 

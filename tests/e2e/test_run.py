@@ -21,11 +21,11 @@ from densekd.config.schema import Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import merge, read_toml
 from densekd.data.dataset import Dataset, PixelImages, Split
 from densekd.data.digits_npz import load_digits
-from densekd.report.events import read_losses
+from densekd.reports.events import read_losses
 from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.runs.run import run, run_folder
+from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 Result = Mapping[str, Any]
@@ -98,7 +98,7 @@ def no_constant(name: str) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A folder of runs with one of gkd, and the result that it stored."""
     out = tmp_path_factory.mktemp("runs")
-    returned = run(short(), out)
+    returned = run_config(short(), out)
     text = Path(returned["folder"], "result.json").read_text()
     stored: dict[str, Any] = json.loads(text, parse_constant=no_constant)
     assert returned == stored
@@ -172,12 +172,12 @@ def test_a_finished_run_is_only_read(tmp_path: Path) -> None:
         data={"source": f"npz:{tmp_path / 'noise.npz'}"}, scenario={"base": 2, "steps": 1}
     )
     out, first, again = tmp_path / "out", Told(), Told()
-    result = run(config, out, first)
+    result = run_config(config, out, first)
     assert first.events == ["started after 0", "evaluated 0", "evaluated 1"]
     before = changed(out)
     # Not even the data are needed.
     (tmp_path / "noise.npz").unlink()
-    assert run(config, out, again) == result
+    assert run_config(config, out, again) == result
     assert again.events == []
     assert changed(out) == before
 
@@ -198,7 +198,10 @@ def test_a_base_is_trained_once(
     checkpoints = {file: file.stat().st_mtime_ns for file in base.glob("0*")}
     assert len(checkpoints) == 4
     shared, alone = Told(), Told()
-    results = [run(short(**changes), out, shared), run(short(**changes), tmp_path, alone)]
+    results = [
+        run_config(short(**changes), out, shared),
+        run_config(short(**changes), tmp_path, alone),
+    ]
     tasks = len(results[0]["steps"])
     events = ["started after 0", *(f"evaluated {number}" for number in range(tasks))]
     assert alone.events == events
@@ -228,7 +231,7 @@ def test_tensorboard_is_one_more_writer_and_not_needed(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setattr("densekd.runs.epochs.find_spec", lambda name: None)
-    without = run(short(), tmp_path)
+    without = run_config(short(), tmp_path)
     assert not (Path(without["folder"]) / "tensorboard").exists()
     assert losses(without) == losses(result)
     assert numbers(without) == numbers(result)
@@ -242,7 +245,7 @@ def test_a_network_that_a_method_is_not_meant_for_is_warned_of(
     network: str, times: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(Stopped):
-        run(short(network=network, method={"name": "podnet"}), tmp_path, Brief())
+        run_config(short(network=network, method={"name": "podnet"}), tmp_path, Brief())
     assert sum("meant for networks such as podnet32" in x for x in caplog.messages) == times
 
 
@@ -250,7 +253,7 @@ def test_a_base_of_its_own_for_all_that_matters_to_it(tmp_path: Path) -> None:
     def bases(**changes: Any) -> int:
         """How many bases there are after a run was begun."""
         with pytest.raises(Stopped):
-            run(short(**changes), tmp_path, Brief())
+            run_config(short(**changes), tmp_path, Brief())
         return len(list((tmp_path / "bases").iterdir()))
 
     assert bases() == 1
@@ -329,7 +332,7 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @pytest.mark.slow
 def test_two_processes_learn_as_one_does(by_two: tuple[Path, str], tmp_path: Path) -> None:
     out, printed = by_two
-    two, one = stored(out), run(resolve(RANKS), tmp_path)
+    two, one = stored(out), run_config(resolve(RANKS), tmp_path)
     assert two["engine"]["devices"] == 2
     # A batch that is odd is counted as if it were one larger.
     assert images(two) == pytest.approx(images(one), rel=0.05)
@@ -385,7 +388,7 @@ def small_cifar(cifar100: Dataset, tmp_path: Path) -> Path:
 def test_distillation_keeps_more_of_the_real_cifar(small_cifar: Path, tmp_path: Path) -> None:
     def kept(method: str) -> float:
         """The share of the base task's test images that is right in the end."""
-        result = run(
+        result = run_config(
             resolve(
                 {
                     "network": "resnet8",

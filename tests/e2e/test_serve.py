@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from densekd.cli import app
 from densekd.model.model import Model, undo
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 from support.http_requests import BOUNDARY, FORM, SECONDS, ask, form
 from support.photos import fill, picture
@@ -68,7 +68,7 @@ def serve(model: Path, *options: str) -> Iterator[Server]:
 def taught(place: Path) -> Path:
     """A model that knows green and red."""
     images = fill(place / "images", {"red": 4, "green": 4})
-    teach(place / "model", images, TeachOptions())
+    teach_model(place / "model", images, TeachOptions())
     return place / "model"
 
 
@@ -189,7 +189,7 @@ def test_many_clients_while_the_model_learns(tmp_path: Path) -> None:
                     assert found[0]["guesses"][0]["name"] == "blue"
 
         clients = [pool.submit(client, number) for number in range(50)]
-        teach(model, more, TeachOptions())
+        teach_model(model, more, TeachOptions())
         committed.set()
         assert ask(server.address, "/classes")[1]["step"] == 1
         for each in clients:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 from support.ui_page import SECONDS, classes, drop, opened, photos, served, set_epochs, tab
 
@@ -30,7 +30,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The page of a model that knows three colours."""
     folder = tmp_path_factory.mktemp("colours")
     source = photos(folder / "photos", "red", "green", "blue")
-    teach(folder / "model", source, TeachOptions(network="resnet8", epochs=4))
+    teach_model(folder / "model", source, TeachOptions(network="resnet8", epochs=4))
     with served(folder / "model", folder / "log") as address:
         yield Served(folder / "model", address)
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 from support.ui_page import classes, drop, opened, photos, served, set_epochs, tab
 
@@ -58,7 +58,7 @@ def test_two_windows_share_photos_and_an_update(tmp_path: Path, browser: Browser
 def test_the_camera_takes_photos_to_teach_and_to_look_at(tmp_path: Path, browser: Browser) -> None:
     model = tmp_path / "model"
     source = photos(tmp_path / "photos", "red", "blue", count=6)
-    teach(model, source, TeachOptions(network="resnet8", epochs=1))
+    teach_model(model, source, TeachOptions(network="resnet8", epochs=1))
     with served(model, tmp_path / "log") as address, opened(browser, address) as page:
         lesson = tab(page, "Teach")
         lesson.get_by_label(NAME).fill("test picture")
@@ -101,7 +101,7 @@ def test_mistakes_are_shown_and_corrected(tmp_path: Path, browser: Browser) -> N
         shutil.copy(file, source / "red" / f"wrong {file.name}")
     pattern = np.random.default_rng(0).integers(0, 255, (8, 8, 3), np.uint8)
     Image.fromarray(pattern).resize((99, 99)).save(tmp_path / "pattern.png")
-    teach(model, source, TeachOptions())
+    teach_model(model, source, TeachOptions())
     with served(model, tmp_path / "log") as address, opened(browser, address) as page:
         mistakes = tab(page, "Mistakes")
         expect(mistakes.get_by_text("that it did not learn from")).to_be_visible()

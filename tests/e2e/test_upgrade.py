@@ -17,10 +17,10 @@ from densekd.config.schema import resolve
 from densekd.config.settings_tree import read_toml
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import read_result
-from densekd.runs.run import run, run_folder
+from densekd.runs.run import run_config, run_folder
 
 from support.photos import fill
 
@@ -50,7 +50,7 @@ def test_a_model_predicts_as_it_did(v1: Path, tmp_path: Path) -> None:
 
 def test_a_model_can_be_taught_more(v1: Path, tmp_path: Path) -> None:
     source = fill(tmp_path / "more", {"dark blue é": 8})
-    update = teach(v1 / "model", source, TeachOptions(epochs=1))
+    update = teach_model(v1 / "model", source, TeachOptions(epochs=1))
     assert (update.step, update.learned) == (2, ("dark blue é",))
     assert [entry.update.learned for entry in history(v1 / "model")[:2]] == [
         ("blue", "green", "red"),
@@ -87,7 +87,7 @@ def test_an_interrupted_run_goes_on_in_its_own_folder(v1: Path) -> None:
         def training(self, number: int, classes: object) -> None:
             trained.append(number)
 
-    result = run(config, v1 / "runs", Tasks())
+    result = run_config(config, v1 / "runs", Tasks())
     assert trained == [2, 3]
     # Later versions record more of a step.
     timeless = before[0].keys() - {"seconds", "images_per_second"}
@@ -104,6 +104,6 @@ def test_an_interrupted_run_goes_on_in_its_own_folder(v1: Path) -> None:
 def test_a_finished_run_is_only_read(v1: Path) -> None:
     config = resolve(read_toml(v1 / "runs" / FINISHED / "config.toml"))
     stored = (v1 / "runs" / FINISHED / "result.json").read_bytes()
-    assert run(config, v1 / "runs") == json.loads(stored)
+    assert run_config(config, v1 / "runs") == json.loads(stored)
     assert read_result(v1 / "runs" / FINISHED) == json.loads(stored)
     assert (v1 / "runs" / FINISHED / "result.json").read_bytes() == stored

@@ -13,7 +13,7 @@ from densekd.model.erase import erase
 from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 from support.kills import copied_before_each_change
 from support.photos import fill
@@ -24,7 +24,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned green and red, and then blue."""
     place = tmp_path_factory.mktemp("first")
     for counts in ({"red": 5, "green": 5}, {"blue": 3}):
-        teach(place / "model", fill(place / "images", counts), TeachOptions())
+        teach_model(place / "model", fill(place / "images", counts), TeachOptions())
     return place / "model"
 
 

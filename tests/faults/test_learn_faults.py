@@ -21,7 +21,7 @@ from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model, Prediction, history
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.model.trained import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
@@ -82,7 +82,7 @@ def check_equal(model: Path, other: Snapshot) -> None:
 def first(options: TeachOptions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows red and green."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), options)
+    teach_model(place / "model", fill(place / "images", {"red": 20, "green": 20}), options)
     return place / "model"
 
 
@@ -104,7 +104,7 @@ def after(
 ) -> Snapshot:
     """The model after an undisturbed update."""
     model = shutil.copytree(first, tmp_path_factory.mktemp("after") / "model")
-    teach(model, images, options)
+    teach_model(model, images, options)
     return snapshot(model)
 
 
@@ -146,7 +146,7 @@ class Counting(TeachObserver):
 
 def counted(model: Path, images: Path, options: TeachOptions, count: "Synchronized[int]") -> None:
     torch.set_num_threads(1)
-    teach(model, images, options, Counting(count))
+    teach_model(model, images, options, Counting(count))
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_kills_at_random_moments(
         process.join()
         killed += process.exitcode == -signal.SIGKILL
         check_either(model, before, after)
-        teach(model, images, options)
+        teach_model(model, images, options)
         assert check_either(model, before, after) == 2
     assert killed >= 14
 
@@ -192,12 +192,12 @@ def test_a_kill_before_each_rename_or_removal(
 ) -> None:
     copies = tmp_path / "copies"
     with copied_before_each_change(model, copies):
-        teach(model, images, options)
+        teach_model(model, images, options)
     left, found = sorted(copies.iterdir()), []
     assert len(left) > 6
     for copy in left:
         found.append(check_either(copy, before, after))
-        teach(copy, images, options)
+        teach_model(copy, images, options)
         assert check_either(copy, before, after) == 2
     # From one moment on, the new step counts.
     assert found == sorted(found)
@@ -210,11 +210,11 @@ def test_a_killed_first_update_leaves_no_model(
     model, copies = tmp_path / "model", tmp_path / "copies"
     model.mkdir()
     with copied_before_each_change(model, copies):
-        teach(model, images, options)
+        teach_model(model, images, options)
     middle = sorted(copies.iterdir())[3]
     with pytest.raises(ValueError, match="There is no model in"):
         Model.open(middle)
-    teach(middle, images, options)
+    teach_model(middle, images, options)
     check_equal(middle, snapshot(model))
 
 
@@ -239,7 +239,7 @@ def test_a_full_disk_loses_nothing(
 
         monkeypatch.setattr(os, name, filling)
         try:
-            teach(model, images, options)
+            teach_model(model, images, options)
         except ValueError as error:
             failed = str(error)
         monkeypatch.setattr(os, name, works)
@@ -269,11 +269,11 @@ def test_a_real_full_disk(
     try:
         model = shutil.copytree(first, place / "model")
         with pytest.raises(ValueError, match="no space left on the disk of"):
-            teach(model, images, options)
+            teach_model(model, images, options)
         assert check_either(model, before, after) == 1
         larger = ["mount", "-o", "remount,size=100m", str(place)]
         subprocess.run(larger, capture_output=True, check=True)
-        teach(model, images, options)
+        teach_model(model, images, options)
         check_equal(model, after)
     finally:
         subprocess.run(["umount", str(place)], check=True)
@@ -299,9 +299,9 @@ def test_a_damaged_checkpoint_is_skipped(
 ) -> None:
     # After each of 40 images and each batch, or after each eight photos.
     with pytest.raises(Stopped):
-        teach(model, images, options, Leaving(43 if options.trains else 3))
+        teach_model(model, images, options, Leaving(43 if options.trains else 3))
     newest = max(model.glob("pending/*/*/*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    teach(model, images, options)
+    teach_model(model, images, options)
     assert "is damaged: it isn't what was saved." in caplog.text
     check_equal(model, after)

@@ -27,7 +27,7 @@ from densekd.data.dataset import PixelImages
 from densekd.data.digits_npz import load_digits
 from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
-from densekd.runs.run import run, run_folder
+from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 Result = Mapping[str, Any]
@@ -105,7 +105,7 @@ def flip_a_bit(file: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A run that nothing happened to, its folder of runs, and its result."""
     out = tmp_path_factory.mktemp("whole")
-    return out, run(short(), out)
+    return out, run_config(short(), out)
 
 
 @pytest.fixture
@@ -179,12 +179,12 @@ from pathlib import Path
 import torch.utils.tensorboard
 from densekd.config.schema import resolve
 from densekd.config.settings_tree import read_toml
-from densekd.runs.run import run
+from densekd.runs.run import run_config
 for line in sys.stdin:
     file, out = line.rstrip().split("\\t")
     child = os.fork()
     if not child:
-        run(resolve(read_toml(Path(file))), Path(out))
+        run_config(resolve(read_toml(Path(file))), Path(out))
         os._exit(0)
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -231,7 +231,7 @@ def test_ten_kills_change_nothing(digits_file: str, tmp_path: Path) -> None:
             found.append(whereabouts(out))
     assert found.count("base") >= 2
     assert found.count("increment") >= 4
-    killed, never = run(config, out), run(config, tmp_path / "fine")
+    killed, never = run_config(config, out), run_config(config, tmp_path / "fine")
     assert numbers(killed) == numbers(never)
     assert same_weights(Path(killed["folder"]), Path(never["folder"]))
     assert losses(Path(killed["folder"])) == losses(Path(never["folder"]))
@@ -243,10 +243,10 @@ def test_a_run_that_is_stopped_after_every_batch(
 ) -> None:
     for _ in range(BATCHES):
         with pytest.raises(Stopped):
-            run(short(), tmp_path, Told(batches=1))
+            run_config(short(), tmp_path, Told(batches=1))
         assert not list(tmp_path.glob("*/result.json"))
     observer = Told()
-    result = run(short(), tmp_path, observer)
+    result = run_config(short(), tmp_path, observer)
     assert numbers(result) == numbers(whole[1])
     assert same_weights(Path(result["folder"]), Path(whole[1]["folder"]))
     assert losses(Path(result["folder"])) == losses(Path(whole[1]["folder"]))
@@ -283,11 +283,11 @@ def test_a_kill_before_any_change_of_a_name(tmp_path: Path) -> None:
     out, copies = tmp_path / "out", tmp_path / "copies"
     copies.mkdir()
     with copied_before_each_change(out, copies):
-        result = run(short(**TINY), out)
+        result = run_config(short(**TINY), out)
     left = sorted(copies.iterdir())
     assert len(left) > 15
     for copy in left:
-        assert numbers(run(short(**TINY), copy)) == numbers(result), copy.name
+        assert numbers(run_config(short(**TINY), copy)) == numbers(result), copy.name
         assert same_weights(run_folder(short(**TINY), copy), Path(result["folder"])), copy.name
 
 
@@ -296,7 +296,7 @@ def test_a_full_disk_loses_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time one file more can be written than the time before."""
-    fine = run(short(**TINY), tmp_path / "fine")
+    fine = run_config(short(**TINY), tmp_path / "fine")
     works = getattr(os, name)
     for most in itertools.count(1):
         room = iter(range(most))
@@ -308,7 +308,7 @@ def test_a_full_disk_loses_nothing(
 
         monkeypatch.setattr(os, name, filling)
         with suppress(OSError):
-            result = run(short(**TINY), tmp_path / "full")
+            result = run_config(short(**TINY), tmp_path / "full")
             break
     assert most > 4
     assert numbers(result) == numbers(fine)
@@ -321,7 +321,7 @@ def test_a_damaged_learner_is_passed_over_for_the_one_before(
     file = newest(unfinished / "learner", ending)
     flip_a_bit(file)
     observer = Told()
-    result = run(short(), unfinished.parent, observer)
+    result = run_config(short(), unfinished.parent, observer)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
@@ -338,7 +338,7 @@ def test_a_run_without_an_intact_learner_begins_after_the_base(
     for file in (unfinished / "learner").glob("*.json"):
         flip_a_bit(file)
     observer = Told()
-    result = run(short(), unfinished.parent, observer)
+    result = run_config(short(), unfinished.parent, observer)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"No checkpoint in {unfinished / 'learner'} is intact; ")
     assert "done again" in record.getMessage()
@@ -352,12 +352,12 @@ def test_a_damaged_epoch_is_passed_over_for_the_one_before(
 ) -> None:
     # In the second epoch of task 2, whose first ended after three batches.
     with pytest.raises(Stopped):
-        run(short(), tmp_path, Told(batches=10 + 6 + 4))
+        run_config(short(), tmp_path, Told(batches=10 + 6 + 4))
     folder = run_folder(short(), tmp_path)
     file = newest(folder / "epochs" / "002")
     assert file.name.startswith("000004-")
     flip_a_bit(file)
-    result = run(short(), tmp_path)
+    result = run_config(short(), tmp_path)
     (record,) = caplog.records
     assert record.getMessage().endswith("Checkpoint 3 is used instead.")
     assert numbers(result) == numbers(whole[1])
@@ -368,13 +368,13 @@ def test_a_damaged_epoch_is_passed_over_for_the_one_before(
 def test_a_damaged_base_is_trained_again(
     damaged: str, whole: tuple[Path, Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    out, fine = tmp_path / "out", run(short(method={"name": "gkd"}), tmp_path / "fine")
+    out, fine = tmp_path / "out", run_config(short(method={"name": "gkd"}), tmp_path / "fine")
     shutil.copytree(whole[0] / "bases", out / "bases")
     (base,) = (out / "bases").iterdir()
     for file in [newest(base)] if damaged == "the newest" else base.glob("*.safetensors"):
         flip_a_bit(file)
     observer = Told()
-    result = run(short(method={"name": "gkd"}), out, observer)
+    result = run_config(short(method={"name": "gkd"}), out, observer)
     (record,) = caplog.records
     assert str(base) in record.getMessage()
     instead = "Checkpoint 5 is used instead." if damaged == "the newest" else "is done again."
@@ -383,7 +383,7 @@ def test_a_damaged_base_is_trained_again(
     assert numbers(result) == numbers(fine)
     caplog.clear()
     other = Told()
-    run(short(method={"name": "tkd"}), out, other)
+    run_config(short(method={"name": "tkd"}), out, other)
     assert caplog.records == []
     assert other.trained == {1, 2, 3}
 
@@ -394,7 +394,7 @@ def test_a_result_that_is_cut_off_is_written_again(
     content = Path(whole[1]["folder"], "result.json").read_bytes()
     (unfinished / "result.json").write_bytes(content[: len(content) // 2])
     observer = Told()
-    assert numbers(run(short(), unfinished.parent, observer)) == numbers(whole[1])
+    assert numbers(run_config(short(), unfinished.parent, observer)) == numbers(whole[1])
     assert observer.trained == set()
 
 
@@ -430,11 +430,11 @@ def test_two_processes_on_one_run_and_on_one_base(tmp_path: Path) -> None:
             "wait for it, or stop it first.\n"
         )
         second = Resuming(first)
-        result = run(rdkd, out, second)
+        result = run_config(rdkd, out, second)
         assert first.wait() == 0
     assert second.shared == ["waiting", "taken"]
     assert second.trained == {1, 2, 3}
-    assert numbers(result) == numbers(run(rdkd, alone))
-    assert numbers(run(gkd, out)) == numbers(run(gkd, alone))
+    assert numbers(result) == numbers(run_config(rdkd, alone))
+    assert numbers(run_config(gkd, out)) == numbers(run_config(gkd, alone))
     assert same_weights(run_folder(gkd, out), run_folder(gkd, alone))
     assert len(list((out / "bases").iterdir())) == 1

@@ -1,4 +1,4 @@
-"""The command ``densekd``: the only place that reads arguments or prints."""
+"""The command ``densekd``: the only place that reads arguments."""
 
 from typing import Any
 

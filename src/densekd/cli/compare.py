@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import command
+from densekd.display import output
 
 
 @command("densekd compare runs", "densekd compare runs --plot comparison.png")
@@ -17,8 +17,8 @@ def compare_command(
     ] = None,
 ) -> None:
     """Compare the finished runs in a folder."""
-    from densekd.report.compare import finished_runs, plot_runs
-    from densekd.report.runs import AVERAGE
+    from densekd.reports.compare import finished_runs, plot_runs
+    from densekd.reports.runs import AVERAGE
 
     runs = finished_runs(folder)
     numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")

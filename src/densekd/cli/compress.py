@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 
-from densekd.cli import options, output
+from densekd.cli import options
 from densekd.cli.options import command, option
 from densekd.cli.run import print_result
+from densekd.cli.signals import resumable
+from densekd.display import output
 
 if TYPE_CHECKING:
     from densekd.compression.config import CompressionConfig
@@ -69,13 +71,14 @@ def compress_command(
     quiet: options.Quiet = False,
 ) -> None:
     """Train a small network to imitate a large one, on all classes at once."""
-    from densekd.cli.run_progress import run_with_display
     from densekd.compression.compress import compress
     from densekd.compression.config import compression_folder
+    from densekd.display.run_progress import run_display
 
     config = settings.resolve()
     folder = compression_folder(config, out)
-    result = run_with_display(config, folder, quiet, lambda o: compress(config, out, o))
+    with resumable(), run_display(config, folder, quiet=quiet) as observer:
+        result = compress(config, out, observer)
     print_result(result, json, _show_result)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import DataDir, argument, command, option
+from densekd.display import output
 
 # Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:

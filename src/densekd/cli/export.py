@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import ModelFolder, ModelStep, Refuse, command, option
+from densekd.display import output
 
 if TYPE_CHECKING:
     from densekd.model.quantise import Int8Comparison

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import argument, command, option
 from densekd.cli.signals import resumable
+from densekd.display import output
 
 
 @command(

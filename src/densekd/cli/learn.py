@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from densekd.cli import output
 from densekd.cli.options import AsJson, ModelFolder, Override, Quiet, command, option
 from densekd.cli.signals import resumable
+from densekd.display import output
 
 if TYPE_CHECKING:
     from densekd.model.finetune import Finetuned, FinetuneOptions
@@ -125,7 +125,7 @@ def learn_command(
 
     The model stays as it is until the update is finished.
     """
-    from densekd.cli.learn_progress import learn_display
+    from densekd.display.learn_progress import learn_display
     from densekd.files import to_json
 
     console = output.console(stderr=json)
@@ -145,7 +145,7 @@ def _results(
     observer: "TeachObserver",
 ) -> Iterator["Plan | Update | Finetuned"]:
     """Teach, or only plan it, and fine-tune, as far as that was asked for."""
-    from densekd.model.teach import preview, teach
+    from densekd.model.teach import preview, teach_model
 
     given, finetuning, began = options.given(), options.finetuning(), time.monotonic()
     if folder is None and finetuning is None:
@@ -153,7 +153,7 @@ def _results(
     if finetuning is not None and dry_run:
         raise ValueError("--dry-run shows what a folder would teach; leave out --finetune.")
     if folder is not None:
-        yield (preview if dry_run else teach)(model, folder, given, observer)
+        yield (preview if dry_run else teach_model)(model, folder, given, observer)
     if finetuning is not None:
         from densekd.model.finetune import finetune_model
 
@@ -174,7 +174,7 @@ def _show(result: "Plan | Update | Finetuned", model: Path, console: Console) ->
 
 def show_plan(plan: "Plan", console: Console) -> None:
     """Print what an update would do."""
-    from densekd.cli.learn_progress import plan_sentence
+    from densekd.display.learn_progress import plan_sentence
 
     console.print(plan_sentence(plan), soft_wrap=True)
     table = output.table("class", "", numbers=("training images", "test images"))

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import argument, command
+from densekd.display import output
 
 if TYPE_CHECKING:
     from densekd.methods.method import Phase

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import ModelFolder, ModelStep, Refuse, command
+from densekd.display import output
 
 if TYPE_CHECKING:
     from densekd.model.predict import FilePrediction

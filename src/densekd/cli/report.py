@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import argument, command
+from densekd.display import output
 
 
 @command(
@@ -23,7 +23,7 @@ def report_command(
     ] = Path("report"),
 ) -> None:
     """Make a page about runs, with tables and figures for a paper."""
-    from densekd.report.write import write_report
+    from densekd.reports.write import write_report
 
     with (
         output.show_warnings(output.console(stderr=True)),

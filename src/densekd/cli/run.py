@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from densekd.cli import options, output
+from densekd.cli import options
 from densekd.cli.options import command, option
-from densekd.cli.signals import first_process
+from densekd.cli.signals import resumable
+from densekd.display import output
+from densekd.display.interrupts import first_process
 
 if TYPE_CHECKING:
     from densekd.config.schema import Config
@@ -108,12 +110,13 @@ def run_command(
 
     Without options, it runs rdkd on digits.
     """
-    from densekd.cli.run_progress import run_with_display
-    from densekd.runs.run import run, run_folder
+    from densekd.display.run_progress import run_display
+    from densekd.runs.run import run_config, run_folder
 
     config = settings.resolve()
     folder = run_folder(config, out)
-    result = run_with_display(config, folder, quiet, lambda o: run(config, out, o))
+    with resumable(), run_display(config, folder, quiet=quiet) as observer:
+        result = run_config(config, out, observer)
     print_result(result, json, _show_result)
 
 

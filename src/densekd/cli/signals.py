@@ -1,46 +1,15 @@
-"""Ctrl-C and SIGTERM as requests to save and stop."""
+"""What a command says when Ctrl-C or SIGTERM has stopped it."""
 
-import os
 import shlex
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import typer
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class Interrupts:
-    """A context that notes the first signal. A later Ctrl-C raises KeyboardInterrupt."""
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self.on_first: Callable[[], None] = lambda: None
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a process that a signal ended."""
-        return 128 + (self.received or signal.SIGTERM)
-
-    def __enter__(self) -> "Interrupts":
-        self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is None:
-            self.received = signal.Signals(number)
-            self.on_first()
-        elif number == signal.SIGINT:
-            raise KeyboardInterrupt
+from densekd.display.interrupts import Interrupts, first_process
 
 
 @contextmanager
@@ -61,11 +30,6 @@ def resumable() -> Iterator[Interrupts]:
             raise typer.Exit(0)
         typer.echo(f"{outcome}, run: {typed_command()}", err=True)
         raise typer.Exit(interrupts.exit_code)
-
-
-def first_process() -> bool:
-    """Whether this is the first of the processes that share a run, by the launcher's number."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def typed_command() -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from densekd.cli import options, output
+from densekd.cli import options
 from densekd.cli.options import argument, command, option
 from densekd.cli.signals import resumable
+from densekd.display import output
 
 if TYPE_CHECKING:
     from densekd.jobs.local import LocalPool
@@ -123,7 +124,7 @@ def sweep_command(
 
     Exits with code 1 if a run failed.
     """
-    from densekd.cli import sweep_progress
+    from densekd.display import sweep_progress
     from densekd.files import to_json
     from densekd.sweeps.library import find_experiment
 
@@ -142,8 +143,8 @@ def sweep_command(
 
 def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool) -> "SweepRecord":
     """Do the unfinished runs. If interrupted, say how to resume, and exit."""
-    from densekd.cli.progress import Bars, display_target
-    from densekd.cli.sweep_progress import SweepDisplay, summary
+    from densekd.display.progress import Bars, display_target
+    from densekd.display.sweep_progress import SweepDisplay, summary
     from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
     from densekd.sweeps.work import finished
     from densekd.training.callbacks import Stopped

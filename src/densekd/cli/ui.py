@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli import output
 from densekd.cli.options import ModelFolder, command
-from densekd.cli.signals import Interrupts
+from densekd.display import output
+from densekd.display.interrupts import Interrupts
 
 
 @command(

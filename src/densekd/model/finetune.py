@@ -91,8 +91,8 @@ def finetune_model(
 ) -> Finetuned:
     """Train a model's backbone on the images that it keeps, and keep it if accuracy rises.
 
-    Like `densekd.model.teach.teach` it changes nothing until it is finished, continues where it was
-    interrupted and ends with the same bits, and does nothing if it was done before.
+    Like `densekd.model.teach.teach_model` it changes nothing until it is finished, continues where
+    it was interrupted and ends with the same bits, and does nothing if it was done before.
 
     Args:
         folder: the model's folder.

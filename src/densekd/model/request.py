@@ -68,7 +68,7 @@ class UpdateRequest(ABC):
     def read(
         cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
     ) -> Self:
-        """Read and check everything that the update needs; see `densekd.model.teach.teach`."""
+        """Read and check all that the update needs; see `densekd.model.teach.teach_model`."""
 
     @staticmethod
     @abstractmethod

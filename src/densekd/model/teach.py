@@ -9,7 +9,7 @@ from densekd.model.store import FROZEN, Store, Update
 from densekd.training.callbacks import stoppable
 
 
-def teach(
+def teach_model(
     folder: Path, source: Path, options: TeachOptions, observer: TeachObserver | None = None
 ) -> Update:
     """Teach a model the classes in a folder of images; makes the model if there is none.
@@ -41,7 +41,7 @@ def teach(
 def preview(
     folder: Path, source: Path, options: TeachOptions, observer: TeachObserver | None = None
 ) -> Plan:
-    """Say what `teach` would do and how long it would take, without changing anything."""
+    """Say what `teach_model` would do and how long it would take, without changing anything."""
     observer, began = observer or TeachObserver(), time.monotonic()
     reading = stoppable(observer.reading, observer)
     kind = _kind(folder, options)

@@ -68,7 +68,7 @@ class TrainedRequest(UpdateRequest):
     def read(
         cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
     ) -> Self:
-        """Read and check everything that an update needs; see `densekd.model.teach.teach`."""
+        """Read and check everything that an update needs; see `densekd.model.teach.teach_model`."""
         check_places(folder, source)
         store = Store(folder)
         pointer = store.pointer()

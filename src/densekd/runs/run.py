@@ -36,7 +36,7 @@ def run_folder(config: Config, out: Path) -> Path:
     return out / f"{source}-{config.method.name}-{digest(influential(config))}"
 
 
-def run(config: Config, out: Path, observer: RunObserver | None = None) -> dict[str, Any]:
+def run_config(config: Config, out: Path, observer: RunObserver | None = None) -> dict[str, Any]:
     """Learn all tasks, or those that are left. The result of a finished run is only read.
 
     Args:

@@ -12,7 +12,7 @@ from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord, read_result
-from densekd.runs.run import run
+from densekd.runs.run import run_config
 from densekd.sweeps.jobs import SweepJob
 from densekd.training.callbacks import TrainingProgress, stoppable
 
@@ -25,7 +25,7 @@ def work(job: SweepJob, channel: JobChannel) -> None:
         return
     config = resolve(job.tree)
     reporter = JobReporter(config, channel)
-    run(config, job.out, reporter)
+    run_config(config, job.out, reporter)
     if "flatness" in job.figures:
         measure_flatness(job.folder, on_progress=stoppable(reporter.measuring, reporter))
 

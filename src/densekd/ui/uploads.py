@@ -83,7 +83,7 @@ def by_class(uploads: Iterable[Upload]) -> dict[str, list[Upload]]:
 
 
 def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
-    """Link the files into a sub-folder for each class, as `densekd.model.teach.teach` takes it."""
+    """Link files into a folder for each class, as `densekd.model.teach.teach_model` takes it."""
     for upload in uploads:
         folder = place.joinpath(*upload.folders)
         folder.mkdir(parents=True, exist_ok=True)

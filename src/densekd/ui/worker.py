@@ -19,14 +19,14 @@ from densekd.jobs.local import BackgroundJob
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
 from densekd.model.store import Update
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.training.callbacks import TrainingProgress
 
 logger = logging.getLogger(__name__)
 
 
 class UpdateInput(NamedTuple):
-    """What `densekd.model.teach.teach` takes."""
+    """What `densekd.model.teach.teach_model` takes."""
 
     folder: Path
     source: Path
@@ -75,11 +75,11 @@ class UpdateJob(BackgroundJob):
 
 def run_update(task: UpdateInput, channel: JobChannel) -> Update:
     """Teach in this process, reporting to ``channel``."""
-    return teach(*task, UpdateReporter(channel))
+    return teach_model(*task, UpdateReporter(channel))
 
 
 class UpdateReporter(TeachObserver):
-    """Turns what `densekd.model.teach.teach` reports into job events."""
+    """Turns what `densekd.model.teach.teach_model` reports into job events."""
 
     def __init__(self, channel: JobChannel) -> None:
         self.channel = channel

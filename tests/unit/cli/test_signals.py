@@ -1,30 +1,10 @@
 import shlex
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from densekd.cli.signals import Interrupts, typed_command
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_first_signal_is_noted_and_ctrl_c_after_it_leaves(
-    number: signal.Signals, code: int
-) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    said = []
-    with Interrupts() as interrupts:
-        interrupts.on_first = lambda: said.append("stopping")
-        assert interrupts.received is None
-        signal.raise_signal(number)
-        signal.raise_signal(signal.SIGTERM)
-        assert interrupts.received == number
-        assert interrupts.exit_code == code
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert said == ["stopping"]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+from densekd.cli.signals import typed_command
 
 
 def test_the_command_is_given_as_it_can_be_typed(

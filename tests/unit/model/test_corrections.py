@@ -8,7 +8,7 @@ from densekd.model.frozen import FrozenModel
 from densekd.model.model import history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.review import find_suspects
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 from support.photos import fill, picture
 
@@ -19,7 +19,7 @@ def taught(tmp_path: Path) -> Path:
     source = fill(tmp_path / "images", {"red": 10, "green": 12, "blue": 1})
     for number in (90, 91):
         picture("green", number).save(source / "red" / f"wrong {number}.png")
-    teach(tmp_path / "model", source, TeachOptions())
+    teach_model(tmp_path / "model", source, TeachOptions())
     return tmp_path / "model"
 
 

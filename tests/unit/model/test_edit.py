@@ -12,7 +12,7 @@ from densekd.model.frozen import FrozenModel, is_tested
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
 from densekd.model.store import Edit, Store
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.training.checkpoint import load_state, save_state
 
 from support.photos import TINY, fill, picture
@@ -25,8 +25,8 @@ COUNTS = {"red": 12, "green": 12}
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned green and red, then blue and yellow, and its photos."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "first", COUNTS), DEFAULT)
-    teach(place / "model", fill(place / "second", {"blue": 6, "yellow": 7}), DEFAULT)
+    teach_model(place / "model", fill(place / "first", COUNTS), DEFAULT)
+    teach_model(place / "model", fill(place / "second", {"blue": 6, "yellow": 7}), DEFAULT)
     return place
 
 
@@ -48,8 +48,8 @@ def test_a_forgotten_class_is_as_if_it_was_never_taught(model: Path, place: Path
     assert update.edit == Edit("forgot", ("red",), 12)
     assert [each.name for each in update.classes] == ["green", "blue", "yellow"]
     opened, other = FrozenModel.open(model), place / "other"
-    teach(other, fill(place / "only", {"green": 12}), DEFAULT)
-    teach(other, place / "second", DEFAULT)
+    teach_model(other, fill(place / "only", {"green": 12}), DEFAULT)
+    teach_model(other, place / "second", DEFAULT)
     without = FrozenModel.open(other)
     assert opened.classes == without.classes == ("green", "blue", "yellow")
     # The same photos, of which the same ones are held out, give the same heads.
@@ -71,7 +71,7 @@ def test_undo_brings_it_back(model: Path) -> None:
 
 def test_a_forgotten_class_can_be_taught_again(model: Path, place: Path) -> None:
     forget(model, ["red", "green"])
-    update = teach(model, place / "first", DEFAULT)
+    update = teach_model(model, place / "first", DEFAULT)
     assert update.learned == ("green", "red")
     assert Model.open(model).classes == ("blue", "yellow", "green", "red")
     assert [each.step for each in model_info(model).classes] == [1, 1, 3, 3]
@@ -206,7 +206,7 @@ def test_records_without_an_edit_are_read(model: Path) -> None:
 
 def test_models_trained_by_a_method_are_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
-    teach(model, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
+    teach_model(model, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
     with pytest.raises(ValueError, match=r"trained by a method.*`densekd learn NEW_MODEL FOLDER`"):
         forget(model, ["red"])
     with pytest.raises(ValueError, match="There is no model in"):

@@ -16,7 +16,7 @@ from densekd.model.options import TeachOptions
 from densekd.model.photos import load_photos
 from densekd.model.request import TeachObserver
 from densekd.model.store import Store
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.training.callbacks import Stopped
 from densekd.training.checkpoint import load_state, save_state
 
@@ -31,8 +31,8 @@ PIECE = 16
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned red, then green and blue, and its photos."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "first", {"red": 8}), DEFAULT)
-    teach(place / "model", fill(place / "second", {"green": 8, "blue": 7}), DEFAULT)
+    teach_model(place / "model", fill(place / "first", {"red": 8}), DEFAULT)
+    teach_model(place / "model", fill(place / "second", {"green": 8, "blue": 7}), DEFAULT)
     return place
 
 
@@ -98,8 +98,8 @@ def test_earlier_steps_are_as_if_it_was_never_taught(
 ) -> None:
     erase(model, ["green"])
     other = tmp_path / "other"
-    teach(other, place / "first", DEFAULT)
-    teach(other, fill(tmp_path / "second", {"blue": 7}), DEFAULT)
+    teach_model(other, place / "first", DEFAULT)
+    teach_model(other, fill(tmp_path / "second", {"blue": 7}), DEFAULT)
     for mine in (FrozenModel.open(model, 1), FrozenModel.open(model, 2)):
         theirs = FrozenModel.open(other)
         assert mine.classes == theirs.classes == ("red", "blue")
@@ -131,7 +131,7 @@ def test_a_step_without_any_class_cannot_be_opened(model: Path, place: Path) -> 
     undo(model)
     assert Model.open(model).classes == ("blue", "green")
     # The photos can be taught again: nothing says that they were.
-    assert teach(model, place / "first", DEFAULT).learned == ("red",)
+    assert teach_model(model, place / "first", DEFAULT).learned == ("red",)
 
 
 def test_photos_are_erased_under_all_names_they_had(model: Path) -> None:
@@ -167,7 +167,7 @@ def test_single_photos_and_other_branches(model: Path, place: Path, tmp_path: Pa
     undo(model)
     images = fill(tmp_path / "third", {"yellow": 4})
     shutil.copy(file, images / "yellow" / "other name.png")
-    teach(model, images, DEFAULT)
+    teach_model(model, images, DEFAULT)
     update = erase(model, [], [file])
     assert str(update.edit) == "erased 1 photo"
     for step in (1, 2):
@@ -189,7 +189,7 @@ def test_unfinished_updates_are_erased_too(model: Path, tmp_path: Path) -> None:
             return self.read >= 16
 
     with pytest.raises(Stopped):
-        teach(model, fill(tmp_path / "third", {"yellow": 60}), DEFAULT, Stopping())
+        teach_model(model, fill(tmp_path / "third", {"yellow": 60}), DEFAULT, Stopping())
     assert len([*(model / "pending").rglob("*.safetensors")]) == 1
     shutil.copytree(model / "steps" / "001", model / "steps" / "007")
     (model / "steps" / "001" / ".state.json.12345678.tmp").write_text("green")
@@ -233,7 +233,7 @@ def test_until_it_is_finished_nothing_else_changes_the_model(model: Path, tmp_pa
     for change in (
         lambda: undo(model),
         lambda: forget(model, ["red"]),
-        lambda: teach(model, more, DEFAULT),
+        lambda: teach_model(model, more, DEFAULT),
     ):
         with pytest.raises(ValueError, match=r"was interrupted; `densekd forget .* --everywhere`"):
             change()

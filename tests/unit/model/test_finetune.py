@@ -11,7 +11,7 @@ from densekd.model.frozen import FrozenModel
 from densekd.model.model import history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.training.callbacks import Stopped
 from densekd.training.checkpoint import State, load_state, save_state
 
@@ -45,8 +45,8 @@ class Recorder(TeachObserver):
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of two steps, which predicts all of its held-out pictures right."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "images", {"red": 6, "green": 6}), DEFAULT)
-    teach(place / "model", fill(place / "images", SECOND), DEFAULT)
+    teach_model(place / "model", fill(place / "images", {"red": 6, "green": 6}), DEFAULT)
+    teach_model(place / "model", fill(place / "images", SECOND), DEFAULT)
     return place / "model"
 
 
@@ -96,9 +96,9 @@ def test_it_is_kept_if_accuracy_rises(worse: Path, first: Path, tmp_path: Path) 
     # What was done is not done again, and a further class is learned with the new backbone.
     again = Recorder()
     assert finetune_model(worse, SHORT, again) == result
-    assert teach(worse, fill(tmp_path / "images", SECOND), DEFAULT, again).step == 1
+    assert teach_model(worse, fill(tmp_path / "images", SECOND), DEFAULT, again).step == 1
     assert again.repeats == [2, 1]
-    teach(worse, fill(tmp_path / "images", {"yellow": 2}), DEFAULT)
+    teach_model(worse, fill(tmp_path / "images", {"yellow": 2}), DEFAULT)
     opened = FrozenModel.open(worse)
     assert (opened.facts["backbone"], opened.facts["photos"]) == (2, [2, 3])
     assert learned_task_sizes(opened) == (2, 1, 1)
@@ -144,10 +144,10 @@ def test_a_budget_limits_the_epochs(worse: Path) -> None:
 
 def test_what_can_not_be_fine_tuned(tmp_path: Path) -> None:
     trained, untested = tmp_path / "trained", tmp_path / "untested"
-    teach(trained, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
+    teach_model(trained, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
     with pytest.raises(ValueError, match="is trained at every update"):
         finetune_model(trained, SHORT)
-    teach(untested, fill(tmp_path / "images", {"red": 2, "green": 2}), DEFAULT)
+    teach_model(untested, fill(tmp_path / "images", {"red": 2, "green": 2}), DEFAULT)
     with pytest.raises(ValueError, match="no photos to test on"):
         finetune_model(untested, SHORT)
     state = load_state(untested / "steps" / "000" / "state")

@@ -13,7 +13,7 @@ from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
-from densekd.model.teach import preview, teach
+from densekd.model.teach import preview, teach_model
 from densekd.model.trained import TrainedModel
 from densekd.training.callbacks import Stopped
 
@@ -51,7 +51,7 @@ class Recorder(TeachObserver):
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows green and red; its pictures are gone."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), DEFAULT)
+    teach_model(place / "model", fill(place / "images", {"red": 20, "green": 20}), DEFAULT)
     shutil.rmtree(place / "images")
     return place / "model"
 
@@ -84,7 +84,7 @@ def test_what_asks_for_training() -> None:
 
 
 def test_classes_are_added_without_the_old_photos(model: Path, tmp_path: Path) -> None:
-    update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 20}), DEFAULT)
+    update = teach_model(model, fill(tmp_path / "images", {"blue": 20, "7": 20}), DEFAULT)
     assert (update.step, update.learned, update.epochs) == (1, ("7", "blue"), 0)
     assert update.images == 2 * 17
     assert {each.name: each.tested for each in update.classes} == dict.fromkeys(
@@ -98,10 +98,10 @@ def test_classes_are_added_without_the_old_photos(model: Path, tmp_path: Path) -
 
 
 def test_the_head_is_that_of_all_photos_at_once(model: Path, tmp_path: Path) -> None:
-    teach(model, fill(tmp_path / "images", {"blue": 20}), DEFAULT)
+    teach_model(model, fill(tmp_path / "images", {"blue": 20}), DEFAULT)
     together = tmp_path / "together"
     names = {"red": 20, "green": 20, "blue": 20}
-    teach(together, fill(tmp_path / "images", names), DEFAULT)
+    teach_model(together, fill(tmp_path / "images", names), DEFAULT)
     pixels = FrozenModel.open(model).read([picture(name, 99) for name in names])
     # Classes are in another order: blue is the last of one and the first of the other.
     one, other = (FrozenModel.open(each).probabilities(pixels) for each in (model, together))
@@ -133,8 +133,8 @@ def test_held_out_photos_are_not_in_the_head_that_is_tested(model: Path) -> None
 def test_more_photos_of_known_classes(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"red": 10}, first=500)
     with pytest.raises(ValueError, match=r"'red' is known already.*--known add"):
-        teach(model, images, DEFAULT)
-    update = teach(model, images, ADD)
+        teach_model(model, images, DEFAULT)
+    update = teach_model(model, images, ADD)
     assert (update.learned, update.replayed, update.images) == ((), ("red",), 8)
     assert Model.open(model).training_counts() == [17, 17 + 8]
 
@@ -145,7 +145,7 @@ def test_copies_are_learned_once(
     images = fill(tmp_path / "images", {"red": 20, "blue": 3})
     shutil.copy(images / "blue" / "0000.png", images / "blue" / "again.png")
     with caplog.at_level(logging.WARNING):
-        update = teach(model, images, ADD)
+        update = teach_model(model, images, ADD)
     assert "21 photos are copies" in caplog.text
     assert (update.images, update.replayed) == (3, ())
 
@@ -153,7 +153,7 @@ def test_copies_are_learned_once(
 def test_nothing_new_is_an_error(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"red": 2, "green": 20})
     with pytest.raises(ValueError, match="no photo that the model wasn't taught"):
-        teach(model, images, ADD)
+        teach_model(model, images, ADD)
 
 
 def test_a_photo_in_two_classes_is_mentioned(
@@ -162,20 +162,20 @@ def test_a_photo_in_two_classes_is_mentioned(
     images = fill(tmp_path / "images", {"blue": 2, "7": 2})
     shutil.copy(images / "blue" / "0000.png", images / "7" / "wrong.png")
     with caplog.at_level(logging.WARNING):
-        teach(model, images, DEFAULT)
+        teach_model(model, images, DEFAULT)
     assert "2 photos are in more than one class" in caplog.text
 
 
 def test_one_photo_of_a_class_is_enough(model: Path, tmp_path: Path) -> None:
-    update = teach(model, fill(tmp_path / "images", {"blue": 1}), DEFAULT)
+    update = teach_model(model, fill(tmp_path / "images", {"blue": 1}), DEFAULT)
     assert update.images == 1
     assert best(model, "blue", "red") == ["blue", "red"]
 
 
 def test_a_repeated_update_does_nothing(model: Path, tmp_path: Path) -> None:
     images, recorder = fill(tmp_path / "images", {"blue": 6}), Recorder()
-    update = teach(model, images, DEFAULT)
-    assert teach(model, images, DEFAULT, recorder) == update
+    update = teach_model(model, images, DEFAULT)
+    assert teach_model(model, images, DEFAULT, recorder) == update
     assert (recorder.repeats, len(history(model))) == ([1], 2)
 
 
@@ -184,15 +184,15 @@ def test_an_interrupted_update_resumes_to_the_same_bits(
 ) -> None:
     images = fill(tmp_path / "images", {"blue": 60})
     with pytest.raises(Stopped):
-        teach(model, images, DEFAULT, Recorder(16))
+        teach_model(model, images, DEFAULT, Recorder(16))
     assert len(history(model)) == 1
     recorder = Recorder()
-    teach(model, images, DEFAULT, recorder)
+    teach_model(model, images, DEFAULT, recorder)
     assert recorder.plans[0].resumed
     assert recorder.first is not None
     assert recorder.first > 16
     undisturbed = Path(shutil.copytree(first, tmp_path / "undisturbed"))
-    teach(undisturbed, images, DEFAULT)
+    teach_model(undisturbed, images, DEFAULT)
     mine, theirs = (FrozenModel.open(each) for each in (model, undisturbed))
     assert all(torch.equal(x, theirs.tensors[name]) for name, x in mine.tensors.items())
     assert torch.equal(mine.photos.features, theirs.photos.features)
@@ -205,7 +205,7 @@ def test_unreadable_photos_are_left_out(
     images = fill(tmp_path / "images", {"blue": 4})
     (images / "blue" / "broken.png").write_text("no image")
     with caplog.at_level(logging.WARNING):
-        update = teach(model, images, DEFAULT)
+        update = teach_model(model, images, DEFAULT)
     # One of the five files was held out to test on.
     assert (update.images, update.classes[-1].tested) == (3, 1)
     assert "broken.png" in caplog.text
@@ -216,7 +216,7 @@ def test_a_budget_takes_some_photos_of_each_class(
 ) -> None:
     images = fill(tmp_path / "images", {"blue": 30, "7": 4})
     with caplog.at_level(logging.WARNING):
-        update = teach(model, images, TeachOptions(budget=1e-6))
+        update = teach_model(model, images, TeachOptions(budget=1e-6))
     assert "is enough for 2 of the 34 photos" in caplog.text
     assert (update.images, update.learned) == (2, ("7", "blue"))
 
@@ -230,9 +230,9 @@ def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
 
 
 def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
-    teach(model, fill(tmp_path / "images", {"blue": 6}), DEFAULT)
+    teach_model(model, fill(tmp_path / "images", {"blue": 6}), DEFAULT)
     undo(model)
-    teach(model, fill(tmp_path / "images", {"yellow": 6}), DEFAULT)
+    teach_model(model, fill(tmp_path / "images", {"yellow": 6}), DEFAULT)
     opened = FrozenModel.open(model)
     assert opened.classes == ("green", "red", "yellow")
     assert opened.facts["photos"] == [0, 2]
@@ -242,9 +242,9 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
 def test_training_options_are_refused(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 2})
     with pytest.raises(ValueError, match="network is lite0 and can't become lite1"):
-        teach(model, images, TeachOptions(network="lite1"))
+        teach_model(model, images, TeachOptions(network="lite1"))
     with pytest.raises(ValueError, match="frozen, so it has no method"):
-        teach(model, images, TeachOptions(epochs=3))
+        teach_model(model, images, TeachOptions(epochs=3))
     assert len(history(model)) == 1
 
 
@@ -253,7 +253,7 @@ def test_a_damaged_feature_file_is_one_sentence(model: Path, tmp_path: Path) -> 
     file.write_bytes(file.read_bytes()[:-1])
     assert best(model, "red") == ["red"]  # features aren't needed to predict
     with pytest.raises(ValueError, match="damaged"):
-        teach(model, fill(tmp_path / "images", {"blue": 2}), DEFAULT)
+        teach_model(model, fill(tmp_path / "images", {"blue": 2}), DEFAULT)
 
 
 def test_the_kinds_are_told_apart(first: Path) -> None:

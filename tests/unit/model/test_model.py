@@ -12,7 +12,7 @@ from densekd.data.decode import UnreadableImage, centre_crop
 from densekd.model.model import history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.model.trained import TrainedModel
 
 from support.photos import TINY, fill, picture
@@ -23,7 +23,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned red and green, and then blue."""
     place = tmp_path_factory.mktemp("taught")
     for counts in ({"red": 20, "green": 20}, {"blue": 20}):
-        teach(place / "model", fill(place / "images", counts), TINY)
+        teach_model(place / "model", fill(place / "images", counts), TINY)
     return place / "model"
 
 
@@ -93,7 +93,7 @@ def test_the_temperature_is_fitted_to_the_test_images(taught: Path) -> None:
 def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
     options = TeachOptions(image_size=8, network="resnet8", method="icarl", epochs=2)
     for counts in ({"red": 30, "green": 30}, {"blue": 30}):
-        teach(tmp_path / "model", fill(tmp_path / "images", counts), options)
+        teach_model(tmp_path / "model", fill(tmp_path / "images", counts), options)
     model = TrainedModel.open(tmp_path / "model")
     kept = model.test_images()
     assert isinstance(kept.images, PixelImages)
@@ -120,7 +120,7 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
     assert all(torch.equal(x, before[k]) for k, x in opened.learner.state().tensors.items())
     with pytest.raises(ValueError, match="was taught only once, so there is nothing to go back to"):
         undo(model)
-    teach(model, fill(tmp_path / "images", {"7": 20}), TINY)
+    teach_model(model, fill(tmp_path / "images", {"7": 20}), TINY)
     assert [(e.step, e.parent, e.current) for e in history(model)] == [
         (0, None, False),
         (1, 0, False),

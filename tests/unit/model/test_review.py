@@ -6,7 +6,7 @@ from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
 from densekd.model.review import find_confusions, find_suspects
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 
 from support.photos import TINY, fill, picture
 
@@ -18,7 +18,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> FrozenModel:
     source = fill(place / "images", {"red": 14, "green": 16, "blue": 16, "yellow": 1})
     for number in (90, 91):
         picture("green", number).save(source / "red" / f"wrong {number}.png")
-    teach(place / "model", source, TeachOptions())
+    teach_model(place / "model", source, TeachOptions())
     return FrozenModel.open(place / "model")
 
 
@@ -36,7 +36,9 @@ def test_confusions_are_the_mistakes_on_test_photos(taught: FrozenModel) -> None
 
 
 def test_a_trained_model_has_confusions_but_no_suspects(tmp_path: Path) -> None:
-    teach(tmp_path / "model", fill(tmp_path / "images", {"red": 30, "green": 30, "7": 30}), TINY)
+    teach_model(
+        tmp_path / "model", fill(tmp_path / "images", {"red": 30, "green": 30, "7": 30}), TINY
+    )
     model = Model.open(tmp_path / "model")
     _check_confusions(model)
     assert find_suspects(model, most=12) == []

@@ -14,7 +14,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.model.model import history
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
-from densekd.model.teach import preview, teach
+from densekd.model.teach import preview, teach_model
 from densekd.model.trained import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
@@ -57,7 +57,7 @@ class Recorder(TeachObserver):
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows red and green; its pictures are gone."""
     place = tmp_path_factory.mktemp("first")
-    teach(place / "model", fill(place / "images", {"red": 20, "green": 20}), TINY)
+    teach_model(place / "model", fill(place / "images", {"red": 20, "green": 20}), TINY)
     shutil.rmtree(place / "images")
     return place / "model"
 
@@ -88,7 +88,7 @@ def pictures_of(split: Split, label: int | None = None) -> set[bytes]:
 
 def test_class_names_survive_updates(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "7": 20, "dark blue é": 20})
-    update = teach(model, images, options(epochs=15))
+    update = teach_model(model, images, options(epochs=15))
     shutil.rmtree(images)
     opened = TrainedModel.open(model)
     assert opened.classes == ("green", "red", "7", "blue", "dark blue é")
@@ -99,7 +99,7 @@ def test_class_names_survive_updates(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_result_of_an_update(model: Path, tmp_path: Path) -> None:
-    update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), options(epochs=6))
+    update = teach_model(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), options(epochs=6))
     assert (update.step, update.replayed, update.epochs) == (1, (), 6)
     # 15 % of each class are kept to test on, of the two known ones too.
     assert {each.name: each.tested for each in update.classes} == {
@@ -122,7 +122,7 @@ def test_the_result_of_an_update(model: Path, tmp_path: Path) -> None:
 
 
 def test_accuracy_agrees_with_the_learner(model: Path, tmp_path: Path) -> None:
-    update = teach(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), TINY)
+    update = teach_model(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), TINY)
     opened = TrainedModel.open(model)
     kept = opened.test_images()
     names = opened.learner.predict(kept.images)
@@ -135,7 +135,7 @@ def test_accuracy_agrees_with_the_learner(model: Path, tmp_path: Path) -> None:
 
 
 def test_test_images_are_never_trained_on(model: Path, tmp_path: Path) -> None:
-    teach(model, fill(tmp_path / "images", {"blue": 30}), TINY)
+    teach_model(model, fill(tmp_path / "images", {"blue": 30}), TINY)
     opened = TrainedModel.open(model)
     tested, learned = (
         pictures_of(split) for split in (opened.test_images(), opened.learner.memory.exemplars())
@@ -147,16 +147,16 @@ def test_test_images_are_never_trained_on(model: Path, tmp_path: Path) -> None:
 def test_a_known_class_is_refused(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6, "red": 6})
     with pytest.raises(ValueError, match=r"'red' is known already; .* --known replay"):
-        teach(model, images, TINY)
+        teach_model(model, images, TINY)
     with pytest.raises(ValueError, match="has no new class"):
-        teach(model, fill(images, {"red": 6}), options(known="replay"))
+        teach_model(model, fill(images, {"red": 6}), options(known="replay"))
     assert len(history(model)) == 1
 
 
 def test_more_images_of_a_known_class_are_replayed(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 20, "red": 60}, first=1000)
     before = TrainedModel.open(model).learner.memory
-    update = teach(model, images, options(known="replay"))
+    update = teach_model(model, images, options(known="replay"))
     assert (update.learned, update.replayed, update.images) == (("blue",), ("red",), 17 + 51)
     assert {each.name: each.tested for each in update.classes} == {
         "green": 3,
@@ -173,8 +173,10 @@ def test_more_images_of_a_known_class_are_replayed(model: Path, tmp_path: Path) 
 
 def test_more_images_of_a_known_class_change_the_weights(model: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(model, tmp_path / "alone"))
-    teach(alone, fill(tmp_path / "images", {"blue": 20}), TINY)
-    teach(model, fill(tmp_path / "more", {"blue": 20, "red": 9}, first=0), options(known="replay"))
+    teach_model(alone, fill(tmp_path / "images", {"blue": 20}), TINY)
+    teach_model(
+        model, fill(tmp_path / "more", {"blue": 20, "red": 9}, first=0), options(known="replay")
+    )
     assert not same(alone, model)
 
 
@@ -182,7 +184,7 @@ def test_too_few_images_are_all_used_for_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images = fill(tmp_path / "images", {"red": 30, "green": 1, "blue": 4})
-    update = teach(tmp_path / "model", images, options(epochs=1))
+    update = teach_model(tmp_path / "model", images, options(epochs=1))
     assert {each.name: each.tested for each in update.classes} == {"blue": 0, "green": 0, "red": 4}
     assert update.images == 31
     assert [each.after is None for each in update.classes] == [True, True, False]
@@ -191,8 +193,8 @@ def test_too_few_images_are_all_used_for_training(
 
 def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) -> None:
     model, images = tmp_path / "model", tmp_path / "images"
-    teach(model, fill(images, {"red": 40, "green": 40, "blue": 40}), options(epochs=10))
-    update = teach(model, fill(images, {"7": 1}), options(epochs=40))
+    teach_model(model, fill(images, {"red": 40, "green": 40, "blue": 40}), options(epochs=10))
+    update = teach_model(model, fill(images, {"7": 1}), options(epochs=40))
     assert update.before is not None
     assert update.before.old == update.after.old == 1.0
     opened = TrainedModel.open(model)
@@ -202,36 +204,36 @@ def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) ->
 
 
 def test_every_update_may_have_a_single_class(tmp_path: Path) -> None:
-    teach(tmp_path / "model", fill(tmp_path / "images", {"red": 1}), options(epochs=1))
-    teach(tmp_path / "model", fill(tmp_path / "images", {"blue": 6}), options(epochs=1))
+    teach_model(tmp_path / "model", fill(tmp_path / "images", {"red": 1}), options(epochs=1))
+    teach_model(tmp_path / "model", fill(tmp_path / "images", {"blue": 6}), options(epochs=1))
     assert TrainedModel.open(tmp_path / "model").classes == ("red", "blue")
 
 
 def test_a_repeated_update_does_nothing(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 10})
-    update, told = teach(model, images, TINY), Recorder()
-    assert teach(model, images, TINY, told) == update
+    update, told = teach_model(model, images, TINY), Recorder()
+    assert teach_model(model, images, TINY, told) == update
     assert (told.repeats, told.plans, told.epochs) == ([1], [], 0)
     assert len(history(model)) == 2
     with pytest.raises(ValueError, match="'blue' is known already"):
-        teach(model, images, options(epochs=3))
+        teach_model(model, images, options(epochs=3))
     with pytest.raises(ValueError, match="'blue' is known already"):
-        teach(model, fill(images, {"blue": 11}), TINY)
+        teach_model(model, fill(images, {"blue": 11}), TINY)
 
 
 def test_a_stopped_update_continues(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 70, "7": 70})
     whole = Path(shutil.copytree(model, tmp_path / "whole"))
     undisturbed = Recorder()
-    teach(whole, images, TINY, undisturbed)
+    teach_model(whole, images, TINY, undisturbed)
     assert undisturbed.epochs == 2
     for _ in range(3):
         with pytest.raises(Stopped):
-            teach(model, images, TINY, Recorder(batches=2))
+            teach_model(model, images, TINY, Recorder(batches=2))
         assert len(history(model)) == 1
         assert TrainedModel.open(model).classes == ("green", "red")
     rest = Recorder()
-    teach(model, images, TINY, rest)
+    teach_model(model, images, TINY, rest)
     assert [plan.resumed for plan in undisturbed.plans + rest.plans] == [False, True]
     assert rest.epochs < 2
     assert same(model, whole)
@@ -240,9 +242,9 @@ def test_a_stopped_update_continues(model: Path, tmp_path: Path) -> None:
 
 def test_another_update_does_not_continue_a_stopped_one(model: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        teach(model, fill(tmp_path / "images", {"blue": 40}), TINY, Recorder(batches=1))
+        teach_model(model, fill(tmp_path / "images", {"blue": 40}), TINY, Recorder(batches=1))
     told = Recorder()
-    teach(model, fill(tmp_path / "images", {"7": 40}), TINY, told)
+    teach_model(model, fill(tmp_path / "images", {"7": 40}), TINY, told)
     assert [plan.resumed for plan in told.plans] == [False]
     assert TrainedModel.open(model).classes == ("green", "red", "7")
 
@@ -289,7 +291,7 @@ def test_reading_can_be_stopped(model: Path, tmp_path: Path) -> None:
     for target in (model, tmp_path / "new"):
         told = Hasty()
         with pytest.raises(Stopped):
-            teach(target, images, TINY, told)
+            teach_model(target, images, TINY, told)
         assert (told.read, told.plans) == (5, [])
     assert len(history(model)) == 1
     assert not (tmp_path / "new").exists()
@@ -303,7 +305,7 @@ def test_a_short_update_does_not_change_later_schedules(tmp_path: Path) -> None:
         ({"blue": 9}, options(epochs=1)),
         ({"yellow": 9}, options(epochs=16)),
     ):
-        teach(model, fill(images, counts), given, told)
+        teach_model(model, fill(images, counts), given, told)
     phases = [dict(plan.phases) for plan in told.plans]
     assert [each["train"] for each in phases] == [1, 1, 16]
     assert [each.get("finetune") for each in phases] == [None, 5, 5]
@@ -315,7 +317,7 @@ def test_hidden_files_are_ignored(name: str, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / name).write_text("{")
-    teach(model, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
+    teach_model(model, fill(tmp_path / "images", {"red": 6, "green": 6}), TINY)
     assert TrainedModel.open(model).classes == ("green", "red")
 
 
@@ -323,9 +325,9 @@ def test_a_continued_update_keeps_its_budget(model: Path, tmp_path: Path) -> Non
     images = fill(tmp_path / "images", {"blue": 30})
     timed, left, again = options(epochs=None, budget=0.05), Leaving(), Recorder()
     with pytest.raises(Stopped):
-        teach(model, images, timed, left)
+        teach_model(model, images, timed, left)
     assert left.done == ["measuring"]
-    update = teach(model, images, timed, again)
+    update = teach_model(model, images, timed, again)
     (first,), (second,) = left.plans, again.plans
     assert first.phases == second.phases == (("train", update.epochs),)
     assert (first.resumed, second.resumed) == (False, True)
@@ -335,7 +337,7 @@ def test_a_budget_that_is_too_small_is_warned_of(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images = fill(tmp_path / "images", {"blue": 30})
-    update = teach(model, images, options(epochs=None, budget=1e-6))
+    update = teach_model(model, images, options(epochs=None, budget=1e-6))
     assert update.epochs == 1
     assert "Not even one epoch fits into 1e-06 minutes; training one" in caplog.text
 
@@ -343,7 +345,7 @@ def test_a_budget_that_is_too_small_is_warned_of(
 def test_a_locked_model_is_not_changed(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"blue": 6})
     with FileLock(model / "lock"), pytest.raises(ValueError, match="Another process is changing"):
-        teach(model, images, TINY)
+        teach_model(model, images, TINY)
     assert TrainedModel.open(model).classes == ("green", "red")
 
 
@@ -357,7 +359,7 @@ def test_a_change_while_images_are_read_is_an_error(model: Path, tmp_path: Path)
                 (model / "current.json").write_text(json.dumps(pointer))
 
     with pytest.raises(ValueError, match="was changed while the images were read; try again"):
-        teach(model, images, TINY, Meddling())
+        teach_model(model, images, TINY, Meddling())
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,7 @@ def test_mixed_up_folders_are_refused(folder: str, source: str, words: str, tmp_
     fill(tmp_path / "other", {"red": 6})
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=words):
-        teach(tmp_path / folder, tmp_path / source, TINY)
+        teach_model(tmp_path / folder, tmp_path / source, TINY)
     assert not (tmp_path / "new").exists()
     assert len(list((tmp_path / "images").rglob("*"))) == 7
 
@@ -385,20 +387,20 @@ def test_a_nearly_known_class_name_is_warned_of(
 ) -> None:
     images = fill(tmp_path / "images", {"red": 6})
     (images / "red").rename(images / "Red")
-    teach(model, images, options(epochs=1))
+    teach_model(model, images, options(epochs=1))
     assert "The new class 'Red' and the known 'red' differ only by case or encoding" in caplog.text
     assert TrainedModel.open(model).classes == ("green", "red", "Red")
 
 
 def test_a_clean_folder_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        teach(tmp_path / "model", fill(tmp_path / "images", {"red": 20, "blue": 20}), TINY)
+        teach_model(tmp_path / "model", fill(tmp_path / "images", {"red": 20, "blue": 20}), TINY)
     assert caplog.records == []
 
 
 def test_later_updates_use_the_first_normalisation(model: Path, tmp_path: Path) -> None:
     before = TrainedModel.open(model).facts["mean"]
-    teach(model, fill(tmp_path / "images", {"7": 30}), TINY)
+    teach_model(model, fill(tmp_path / "images", {"7": 30}), TINY)
     assert TrainedModel.open(model).facts["mean"] == before
     assert not np.allclose(before, [0.9, 0.9, 0.9], atol=0.1)
 
@@ -406,7 +408,7 @@ def test_later_updates_use_the_first_normalisation(model: Path, tmp_path: Path) 
 def test_a_trained_model_says_how_to_move_on(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    teach(model, fill(tmp_path / "images", {"blue": 6}), TINY)
+    teach_model(model, fill(tmp_path / "images", {"blue": 6}), TINY)
     assert "learn NEW_MODEL FOLDER" not in caplog.text  # these options ask for training
     preview(model, fill(tmp_path / "images", {"7": 6}), TeachOptions())
     assert "learn NEW_MODEL FOLDER" in caplog.text

@@ -5,7 +5,7 @@ import pytest
 from densekd.config.schema import resolve
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.runs.run import load_run, read_config, run, run_folder
+from densekd.runs.run import load_run, read_config, run_config, run_folder
 from densekd.training.callbacks import Stopped
 from densekd.training.evaluate import evaluate
 
@@ -36,12 +36,12 @@ class Until(RunObserver):
 def stopped(out: Path, tasks: int) -> Path:
     """The folder of a run that was stopped after so many tasks."""
     with pytest.raises(Stopped):
-        run(CONFIG, out, Until(tasks))
+        run_config(CONFIG, out, Until(tasks))
     return run_folder(CONFIG, out)
 
 
 def test_a_finished_run_is_there_again(tmp_path: Path) -> None:
-    result = run(CONFIG, tmp_path)
+    result = run_config(CONFIG, tmp_path)
     config, scenario, learner = load_run(Path(result["folder"]))
     assert config == CONFIG
     assert learner.sizes == scenario.sizes == (4, 3, 3)

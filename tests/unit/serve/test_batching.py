@@ -13,7 +13,7 @@ from PIL import Image
 from densekd.data.decode import UnreadableImage
 from densekd.model.model import Model, undo
 from densekd.model.options import TeachOptions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.serve import batching
 from densekd.serve.batching import BatchPredictor, CurrentModel, StepPrediction, UnavailableModel
 
@@ -24,8 +24,8 @@ from support.photos import fill, picture
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows green and red, and after one more step blue."""
     place = tmp_path_factory.mktemp("taught")
-    teach(place / "model", fill(place / "one", {"red": 3, "green": 3}), TeachOptions())
-    teach(place / "model", fill(place / "two", {"blue": 3}), TeachOptions())
+    teach_model(place / "model", fill(place / "one", {"red": 3, "green": 3}), TeachOptions())
+    teach_model(place / "model", fill(place / "two", {"blue": 3}), TeachOptions())
     undo(place / "model")
     return place / "model"
 

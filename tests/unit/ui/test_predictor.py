@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from densekd.model.model import Model, undo
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.ui.predictor import PhotoPredictor
 from densekd.ui.uploads import Upload
 
@@ -17,7 +17,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned red and green, and then blue."""
     place = tmp_path_factory.mktemp("taught")
     for counts in ({"red": 8, "green": 8}, {"blue": 8}):
-        teach(place / "model", fill(place / "images", counts), TINY)
+        teach_model(place / "model", fill(place / "images", counts), TINY)
     return place / "model"
 
 

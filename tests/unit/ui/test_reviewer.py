@@ -2,7 +2,7 @@ from pathlib import Path
 
 from densekd.model.model import Model
 from densekd.model.review import find_confusions
-from densekd.model.teach import teach
+from densekd.model.teach import teach_model
 from densekd.ui.reviewer import Reviewer, image_id
 
 from support.photos import TINY, fill
@@ -12,7 +12,7 @@ def test_a_model_is_reviewed_with_the_images_in_question(tmp_path: Path) -> None
     # Both classes have the same pictures, so that some are taken for the other.
     source = fill(tmp_path / "images", {"red": 40})
     (source / "also red").symlink_to(source / "red")
-    teach(tmp_path / "model", source, TINY)
+    teach_model(tmp_path / "model", source, TINY)
     reviewer = Reviewer(tmp_path / "model")
     reviewer.follow(1)
     reviewer.close()

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.progress import Bar, Bars, Display, display_target
-from densekd.cli.signals import Interrupts
+from densekd.display import output
+from densekd.display.interrupts import Interrupts
+from densekd.display.progress import Bar, Bars, Display, display_target
 from densekd.jobs.estimate import CountEstimate, Estimate, PhaseWork
 from densekd.model.request import Plan, TeachObserver
 from densekd.training.callbacks import TrainingProgress

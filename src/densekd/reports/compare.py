@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.files import write_atomically
-from densekd.report.charts import Chart, Series, draw_figures
-from densekd.report.figures import curve
-from densekd.report.labels import run_labels
-from densekd.report.runs import AVERAGE, RunRecord, find_runs
+from densekd.reports.charts import Chart, Series, draw_figures
+from densekd.reports.figures import curve
+from densekd.reports.labels import run_labels
+from densekd.reports.runs import AVERAGE, RunRecord, find_runs
 from densekd.sweeps.experiment_file import flat
 
 

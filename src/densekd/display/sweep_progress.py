@@ -8,9 +8,9 @@ from typing import Any
 import rich.progress as bars
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.progress import Bars, Display
-from densekd.cli.signals import Interrupts
+from densekd.display import output
+from densekd.display.interrupts import Interrupts
+from densekd.display.progress import Bars, Display
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.runs.record import read_result
 from densekd.sweeps.jobs import SweepJob, SweepPlan

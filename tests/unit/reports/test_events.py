@@ -8,7 +8,7 @@ import pytest
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
 from densekd.methods.terms import CrossEntropy
-from densekd.report.events import read_losses
+from densekd.reports.events import read_losses
 from densekd.runs.epochs import EpochLog
 from densekd.training.callbacks import TrainingProgress
 
@@ -30,7 +30,7 @@ def test_losses_of_earlier_runs_come_from_tensorboard(
     last = TrainingProgress(0, "train", steps[-1], steps[-1] + 1, 1, 1, 0.1, 1.0, {"kd": 7.0})
     EpochLog(method, folder).report(last)
     assert read_losses(folder)["kd"] == [*found["kd"], (steps[-1] + 1, 7.0)]
-    monkeypatch.setattr("densekd.report.events.find_spec", lambda name: None)
+    monkeypatch.setattr("densekd.reports.events.find_spec", lambda name: None)
     assert read_losses(folder) == {"kd": [(steps[-1] + 1, 7.0)]}
     assert read_losses(EARLIER) == {}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from densekd.config.settings_tree import read_toml
-from densekd.report.labels import FlatSettings, Protocol, shortened_schedule
+from densekd.reports.labels import FlatSettings, Protocol, shortened_schedule
 from densekd.sweeps.experiment_file import flat
 
 AVERAGE = "average_incremental_accuracy"

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.progress import Bar
-from densekd.cli.run_progress import RunDisplay
-from densekd.cli.signals import Interrupts
 from densekd.compression.config import resolve_compression
 from densekd.config.schema import resolve
 from densekd.data.scenario import Scenario
+from densekd.display import output
+from densekd.display.interrupts import Interrupts
+from densekd.display.progress import Bar
+from densekd.display.run_progress import RunDisplay
 from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 

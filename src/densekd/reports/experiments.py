@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS
-from densekd.report.groups import Group
-from densekd.report.labels import shortened_schedule
-from densekd.report.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
-from densekd.report.statistics import Summary, gaps
-from densekd.report.tables import CellKind, Column, FilledColumn, Table
+from densekd.reports.groups import Group
+from densekd.reports.labels import shortened_schedule
+from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
+from densekd.reports.statistics import Summary, gaps
+from densekd.reports.tables import CellKind, Column, FilledColumn, Table
 from densekd.sweeps.experiment_file import Experiment, distinct, flat, read_experiment
 
 GridPoint = Mapping[str, Any]

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from densekd.report.groups import Group, by_order, differences, group_compressions
-from densekd.report.labels import natural_order
-from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
-from densekd.report.statistics import Summary, gaps
-from densekd.report.tables import Column, FilledColumn, Table
+from densekd.reports.groups import Group, by_order, differences, group_compressions
+from densekd.reports.labels import natural_order
+from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.reports.statistics import Summary, gaps
+from densekd.reports.tables import Column, FilledColumn, Table
 
 _MEASURES = (
     Column(AVERAGE, "average", "percent"),

@@ -2,7 +2,7 @@ import pytest
 
 from densekd.config.schema import as_tree, resolve
 from densekd.config.settings_tree import override
-from densekd.report.labels import (
+from densekd.reports.labels import (
     FlatSettings,
     Protocol,
     file_name_part,

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS
-from densekd.report.statistics import group_by
+from densekd.reports.statistics import group_by
 
 FlatSettings = Mapping[str, Any]  # by dotted names
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from densekd.files import write_json
-from densekd.report.groups import Group, differences, group_runs
-from densekd.report.runs import find_runs
+from densekd.reports.groups import Group, differences, group_runs
+from densekd.reports.runs import find_runs
 
 from support.run_folders import write_run
 

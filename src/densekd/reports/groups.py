@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from densekd.report.labels import Protocol, many, method_labels, natural_order
-from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
-from densekd.report.statistics import Difference, Summary, group_by, paired_difference
+from densekd.reports.labels import Protocol, many, method_labels, natural_order
+from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.reports.statistics import Difference, Summary, group_by, paired_difference
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from densekd.report.statistics import Summary, paired_difference
+from densekd.reports.statistics import Summary, paired_difference
 
 shares = st.floats(0, 1, allow_subnormal=False)
 

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from densekd.report.groups import Group
+from densekd.reports.groups import Group
 
 _PREFIX = "loss/"
 Curve = list[tuple[int, float]]

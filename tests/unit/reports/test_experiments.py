@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from densekd.files import write_json
-from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
-from densekd.report.groups import group_runs
-from densekd.report.runs import find_runs
-from densekd.report.statistics import Summary
-from densekd.report.tables import Cell, Table
+from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
+from densekd.reports.groups import group_runs
+from densekd.reports.runs import find_runs
+from densekd.reports.statistics import Summary
+from densekd.reports.tables import Cell, Table
 
 from support.run_folders import write_run, write_sweep
 

@@ -4,7 +4,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from densekd.cli import output
+from densekd.display import output
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from densekd.report.statistics import Summary, group_by
+from densekd.reports.statistics import Summary, group_by
 
 # Percent, points and variance hold shares from 0 to 1, which are multiplied when shown.
 CellKind = Literal["text", "count", "percent", "points", "variance", "seconds"]

@@ -1,18 +1,17 @@
 """The live display of a run or a compression, on stderr."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import typer
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.progress import Bar, Bars, Display, display_target
-from densekd.cli.signals import Interrupts, first_process, resumable
 from densekd.compression.config import CompressionConfig
 from densekd.config.schema import Config
 from densekd.data.scenario import Task
+from densekd.display import output
+from densekd.display.interrupts import Interrupts, first_process, interruptible
+from densekd.display.progress import Bar, Bars, Display, display_target
 from densekd.jobs.estimate import Estimate
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
@@ -21,18 +20,18 @@ from densekd.training.callbacks import TrainingProgress
 _AnyConfig = Config | CompressionConfig
 
 
-def run_with_display(
-    config: _AnyConfig, folder: Path, quiet: bool, work: Callable[[RunObserver], dict[str, Any]]
-) -> dict[str, Any]:
-    """Do the work while showing its progress. If it is interrupted, say how to resume, and exit.
+@contextmanager
+def run_display(config: _AnyConfig, folder: Path, *, quiet: bool) -> Iterator[RunObserver]:
+    """Show the progress of a run, and stop it on Ctrl-C.
 
     Of several processes that share a run, only the first speaks.
     """
     quiet = quiet or not first_process()
-    if not quiet and (folder / "result.json").exists():
-        typer.echo("Already finished; showing the stored result.", err=True)
-    with resumable() as interrupts, display_target(quiet, Bar) as target:
-        return work(RunDisplay(target, config, interrupts))
+    with interruptible() as interrupts, display_target(quiet, Bar) as target:
+        display = RunDisplay(target, config, interrupts)
+        if not quiet and (folder / "result.json").exists():
+            display.say("Already finished; showing the stored result.")
+        yield display
 
 
 class RunDisplay(Display, RunObserver):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from densekd.cli import output
-from densekd.cli.learn_progress import LearnLines, LearnScreen, plan_sentence
-from densekd.cli.progress import Bar
-from densekd.cli.signals import Interrupts
+from densekd.display import output
+from densekd.display.interrupts import Interrupts
+from densekd.display.learn_progress import LearnLines, LearnScreen, plan_sentence
+from densekd.display.progress import Bar
 from densekd.model.request import Plan
 from densekd.training.callbacks import TrainingProgress
 

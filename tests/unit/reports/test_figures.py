@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from densekd.files import write_json
-from densekd.report.charts import Chart, draw_figures
-from densekd.report.figures import charts, compression_charts, heat_maps
-from densekd.report.groups import group_runs
-from densekd.report.runs import find_runs
+from densekd.reports.charts import Chart, draw_figures
+from densekd.reports.figures import charts, compression_charts, heat_maps
+from densekd.reports.groups import group_runs
+from densekd.reports.runs import find_runs
 
 from support.run_folders import write_run
 

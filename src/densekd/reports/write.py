@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from densekd.files import write_atomically
-from densekd.report.charts import Chart, HeatMap, draw_figures
-from densekd.report.experiments import SweepResults, experiment_tables, read_sweep, targets_of
-from densekd.report.figures import charts, compression_charts, heat_maps
-from densekd.report.groups import Group, group_runs
-from densekd.report.labels import file_name_part, many, natural_order, shortened_schedule
-from densekd.report.overview import (
+from densekd.reports.charts import Chart, HeatMap, draw_figures
+from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
+from densekd.reports.figures import charts, compression_charts, heat_maps
+from densekd.reports.groups import Group, group_runs
+from densekd.reports.labels import file_name_part, many, natural_order, shortened_schedule
+from densekd.reports.overview import (
     comparison,
     compression_table,
     differences_table,
     orders_table,
     runs_table,
 )
-from densekd.report.page import Contents, Section, render_page
-from densekd.report.runs import CompressionRun, FoundRuns, RunRecord, find_runs
-from densekd.report.statistics import group_by
-from densekd.report.tables import Table, short_duration, to_csv, to_latex, to_markdown
+from densekd.reports.page import Contents, Section, render_page
+from densekd.reports.runs import CompressionRun, FoundRuns, RunRecord, find_runs
+from densekd.reports.statistics import group_by
+from densekd.reports.tables import Table, short_duration, to_csv, to_latex, to_markdown
 
 _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
 # Their titles and explanations, in the order of the page.

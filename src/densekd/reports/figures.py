@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from densekd.report.charts import Chart, ChartPoint, HeatMap, Series
-from densekd.report.events import mean_losses
-from densekd.report.groups import Group, by_order, group_compressions
-from densekd.report.runs import AVERAGE, CompressionRun, RunRecord
-from densekd.report.statistics import Summary, group_by
+from densekd.reports.charts import Chart, ChartPoint, HeatMap, Series
+from densekd.reports.events import mean_losses
+from densekd.reports.groups import Group, by_order, group_compressions
+from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.reports.statistics import Summary, group_by
 
 _CURVES = {
     "accuracy": ("curves", "All classes seen"),

@@ -13,11 +13,11 @@ from markupsafe import Markup
 import densekd
 from densekd.config.settings_tree import toml_lines
 from densekd.files import to_json
-from densekd.report.charts import Chart, HeatMap
-from densekd.report.labels import file_name_part
-from densekd.report.runs import RunRecord
-from densekd.report.statistics import group_by
-from densekd.report.tables import Table, cell_parts, cell_value, header_spans, short_duration
+from densekd.reports.charts import Chart, HeatMap
+from densekd.reports.labels import file_name_part
+from densekd.reports.runs import RunRecord
+from densekd.reports.statistics import group_by
+from densekd.reports.tables import Table, cell_parts, cell_value, header_spans, short_duration
 
 
 @dataclass(frozen=True)
@@ -126,4 +126,4 @@ def _config(run: RunRecord) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("densekd.report").joinpath("assets", name).read_text("utf-8")
+    return files("densekd.reports").joinpath("assets", name).read_text("utf-8")

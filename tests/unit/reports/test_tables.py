@@ -3,8 +3,8 @@ import io
 
 import pytest
 
-from densekd.report.statistics import Summary
-from densekd.report.tables import (
+from densekd.reports.statistics import Summary
+from densekd.reports.tables import (
     Cell,
     CellKind,
     Column,

@@ -8,8 +8,8 @@ import rich.progress as bars
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from densekd.cli import output
-from densekd.cli.signals import Interrupts
+from densekd.display import output
+from densekd.display.interrupts import Interrupts
 
 
 class Bars(bars.Progress):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from densekd.cli import sweep_progress
-from densekd.cli.signals import Interrupts
 from densekd.config.schema import resolve
+from densekd.display import sweep_progress
+from densekd.display.interrupts import Interrupts
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan, plan

@@ -1,0 +1,64 @@
+"""Ctrl-C and SIGTERM as requests to save and stop."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """A context that notes the first signal. A later Ctrl-C raises KeyboardInterrupt.
+
+    Only the main thread gets signals; in another the context notes none.
+    """
+
+    current: "Interrupts | None" = None  # the open context
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self.on_first: Callable[[], None] = lambda: None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process that a signal ended."""
+        return 128 + (self.received or signal.SIGTERM)
+
+    def __enter__(self) -> "Interrupts":
+        self._before = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+            Interrupts.current = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if Interrupts.current is self:
+            Interrupts.current = None
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = signal.Signals(number)
+            self.on_first()
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """The interrupts that a command notes already, or those of this context."""
+    main = threading.current_thread() is threading.main_thread()
+    if main and Interrupts.current is not None:
+        yield Interrupts.current
+    else:
+        with Interrupts() as interrupts:
+            yield interrupts
+
+
+def first_process() -> bool:
+    """Whether this is the first of the processes that share a run, by the launcher's number."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
