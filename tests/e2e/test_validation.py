@@ -13,10 +13,10 @@ from densekd.config.schema import Config, resolve
 from densekd.config.settings_tree import merge
 from densekd.data.batches import Batches
 from densekd.data.dataset import Dataset, PixelImages, Split
-from densekd.report.runs import find_runs
+from densekd.reports.runs import find_runs
 from densekd.runs.build import make_scenario
 from densekd.runs.observer import RunObserver
-from densekd.runs.run import load_run, run
+from densekd.runs.run import load_run, run_config
 from densekd.training.callbacks import Stopped
 
 SHORT = {
@@ -64,7 +64,7 @@ def test_no_validation_image_is_trained_on_or_kept(
 
     monkeypatch.setattr(Batches, "__init__", noted)
     config = short(method, seed=seed, epochs=1)
-    result = run(config, tmp_path)
+    result = run_config(config, tmp_path)
     dataset = make_scenario(config).dataset
     assert dataset.validation is not None
     assert len(dataset.validation) == 3 * 10
@@ -81,7 +81,7 @@ def test_no_validation_image_is_trained_on_or_kept(
 
 @pytest.mark.slow
 def test_a_run_measures_on_validation_images_too_and_resumes_to_the_same(tmp_path: Path) -> None:
-    result = run(short(), tmp_path / "whole")
+    result = run_config(short(), tmp_path / "whole")
     seen = [step["classes_seen"] for step in result["steps"]]
     assert seen == [4, 7, 10]
     for step in result["steps"]:
@@ -105,7 +105,7 @@ def test_a_run_measures_on_validation_images_too_and_resumes_to_the_same(tmp_pat
     stops = 0
     while True:
         try:
-            resumed = run(short(), tmp_path / "stopped", StopsAfterEachTask())
+            resumed = run_config(short(), tmp_path / "stopped", StopsAfterEachTask())
             break
         except Stopped:
             stops += 1
@@ -116,8 +116,8 @@ def test_a_run_measures_on_validation_images_too_and_resumes_to_the_same(tmp_pat
 
 @pytest.mark.slow
 def test_only_the_first_tasks_are_learned_and_as_in_the_whole_run(tmp_path: Path) -> None:
-    whole = run(short(), tmp_path)
-    cut = run(short(scenario={"first": 2}), tmp_path)
+    whole = run_config(short(), tmp_path)
+    cut = run_config(short(scenario={"first": 2}), tmp_path)
     assert cut["folder"] != whole["folder"]
     assert without_clock(cut) == without_clock(whole)[:2]
     assert len(list((tmp_path / "bases").iterdir())) == 1
