@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from densekd.data.cifar import find_cifar, load_cifar
@@ -28,10 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With ``--fast``, skip a test at its first optimizer step: no list of tests can go stale."""
+    """With ``--fast``, skip a test once it trains or teaches: no list of tests can go stale."""
     if config.getoption("--fast"):
+        register_module_forward_pre_hook(_skip_features)
         register_optimizer_step_pre_hook(lambda *_: pytest.skip("--fast: trains"))
         sys.addaudithook(_skip_processes)
+
+
+def _skip_features(module: Module, _: object) -> None:
+    if type(module).__name__ == "FrozenBackbone":
+        pytest.skip("--fast: computes features of photos")
 
 
 def _skip_processes(event: str, arguments: tuple[object, ...]) -> None:
