@@ -7,6 +7,6 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's message without the full stop, or the error's type."""
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

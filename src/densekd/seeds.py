@@ -4,10 +4,14 @@ Drawing from one stream doesn't affect the others: methods with different distil
 batches in the same order, so that they can be compared in pairs.
 """
 
+import contextlib
 import hashlib
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 RandomStream = Literal[
@@ -46,3 +50,21 @@ class Seeds:
     def generator(self, stream: RandomStream) -> torch.Generator:
         """A CPU generator at the start of a stream."""
         return torch.Generator().manual_seed(self.number(stream))
+
+
+@contextlib.contextmanager
+def fixed_random_state(seed: int = 0) -> Iterator[None]:
+    """Seed the global generators of Python, NumPy and torch, and restore them afterwards.
+
+    For code of one's own, which draws from these.
+    """
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002 - what others draw from
+    with torch.random.fork_rng(devices=[]):
+        try:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002

@@ -74,6 +74,7 @@ def measure_flatness(
     *,
     per_class: int | None = None,
     on_progress: OnProgress | None = None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Measure the flatness of a finished run and write it to ``flatness.json`` in its folder.
 
@@ -84,6 +85,7 @@ def measure_flatness(
         noise: the noise.
         per_class: the most training images of each class to use; by default all.
         on_progress: called after each batch with the images done and in total.
+        trust_code: run the files of code that the run was made with, if there are any.
 
     Returns:
         The content of ``flatness.json``: ``sigmas``, ``draws``, ``seed``, ``per_class``,
@@ -95,7 +97,7 @@ def measure_flatness(
     known = _read(folder / _FILE, asked)
     if known is not None:
         return known
-    run = load_run(folder)
+    run = load_run(folder, trust_code=trust_code)
     train = _training_images(folder, run, per_class)
     losses: list[float] = (_read(folder / _UNFINISHED, asked) or {"losses": []})["losses"]
     for loss in _losses(run.learner, train, noise, len(losses), on_progress):

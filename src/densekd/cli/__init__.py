@@ -1,6 +1,7 @@
 """The command ``densekd``: the only place that reads arguments."""
 
-from typing import Any
+import traceback
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -27,12 +28,22 @@ from densekd.cli import (
 class _OneLineErrors(TyperGroup):
     """Shows expected errors as one sentence instead of a traceback, and exits with code 2."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # An option of all commands, which may be anywhere before a --.
+        end = args.index("--") if "--" in args else len(args)
+        if "--debug" in args[:end]:
+            rest = [arg for arg in args[:end] if arg != "--debug"]
+            args = ["--debug", *rest, *args[end:]]
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of the output is gone; typer handles that
             raise
         except (ValueError, OSError) as error:
+            if ctx.params.get("debug"):
+                traceback.print_exception(error)
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(2) from error
 
@@ -43,6 +54,15 @@ app = typer.Typer(
     add_completion=False,
     help="Teach image classifiers new classes without forgetting old ones, by dense distillation.",
 )
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """The options of all commands, which `_OneLineErrors` reads."""
+
+
 _MODELS, _BENCHMARKS = "Your own model", "Benchmarks and the paper's experiments"
 
 for _command in (

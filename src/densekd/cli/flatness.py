@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from densekd.cli import options
 from densekd.cli.options import argument, command, option
 from densekd.cli.signals import resumable
 from densekd.display import output
@@ -32,6 +33,7 @@ def flatness_command(
     seed: Annotated[
         int, typer.Option(help="Seed of the noise; use the same to compare runs.")
     ] = 1993,
+    trust_code: options.TrustCode = False,
 ) -> None:
     """Measure how flat a run's minimum is: the training loss with noise on the weights.
 
@@ -55,7 +57,9 @@ def flatness_command(
                 raise Stopped
             show(done, total)
 
-        result = measure_flatness(run, noise, per_class=images, on_progress=on_progress)
+        result = measure_flatness(
+            run, noise, per_class=images, on_progress=on_progress, trust_code=trust_code
+        )
     picture = run / "flatness.png"
     plot_flatness(result, f"{config.method.name} on {config.data.source}", picture)
     _show_result(result, picture)

@@ -25,12 +25,19 @@ def argument(help: str, metavar: str | None = None) -> Any:
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and everything else on stderr.")
 ]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Run the files of code that the run was made with, if there are any."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Don't show progress.")]
 RunsFolder = Annotated[Path, typer.Option(help="Folder for the run folders.", metavar="FOLDER")]
 SourceOption = Annotated[
     str | None,
     option(
-        "Data set, such as digits or cifar100; `densekd data list` shows all.",
+        "Data set, such as digits or cifar100; `densekd data list` shows all. Or your own, such "
+        "as mine.py:flowers.",
         panel=DATA,
         metavar="SOURCE",
     ),

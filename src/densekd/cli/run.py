@@ -1,5 +1,6 @@
 """``densekd run`` and ``densekd config``: a benchmark run, and its settings."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ _KEYS = {
     "memory_total": "memory.total",
     "devices": "engine.devices",
     **{name: name for name in ("network", "epochs", "seed")},
+    "metric": "metrics",
 }
 
 
@@ -55,19 +57,34 @@ class RunOptions:
     ] = None
     order: Annotated[
         str | None,
-        _task("Class order: a seed, natural, icarl, or a file. Default: 1993.", metavar="ORDER"),
+        _task(
+            "Class order: a seed, natural, icarl, a file, or your own, such as mine.py:order. "
+            "Default: 1993.",
+            metavar="ORDER",
+        ),
     ] = None
     method: Annotated[
-        str | None, _training("Method; `densekd methods` lists all. Default: rdkd.")
+        str | None,
+        _training(
+            "Method; `densekd methods` lists all. Or your own, such as mine.py:eeil, which runs "
+            "that file's code. Default: rdkd."
+        ),
     ] = None
     epochs: options.Epochs = None
     memory: Annotated[int | None, _training("Exemplars kept per class. Default: 20.")] = None
     memory_total: Annotated[
         int | None, _training("Exemplars kept in all, instead of --memory.")
     ] = None
-    network: Annotated[str | None, _training("Backbone, such as resnet32 or hf:NAME_OR_PATH.")] = (
-        None
-    )
+    network: Annotated[
+        str | None, _training("Backbone, such as resnet32, hf:NAME_OR_PATH or mine.py:tiny.")
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        _training(
+            "A metric of your own, such as mine.py:ece, measured after each task; repeatable.",
+            metavar="FILE.py:NAME",
+        ),
+    ] = None
     seed: options.Seed = None
     devices: Annotated[int | None, _training("Processes that share each batch. Default: 1.")] = None
     config: Annotated[
@@ -163,8 +180,8 @@ config_check_command.add_to(config_app)
 
 
 def _show_result(result: Mapping[str, Any], console: Console) -> None:
-    held = result.get("validation")
-    numbers = ["classes", "all %", "base %", "old %", "new %", "seconds", "images/s"]
+    held, own = result.get("validation"), list(result["steps"][-1].get("metrics", {}))
+    numbers = ["classes", "all %", "base %", "old %", "new %", *own, "seconds", "images/s"]
     if held:
         numbers.insert(5, "validation %")
     table = output.table("task", "learned", numbers=numbers)
@@ -177,6 +194,7 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
             output.number(step["classes_seen"]),
             *(output.percent(step[part]) for part in parts),
             *([output.percent(step["validation"]["accuracy"])] if held else []),
+            *(f"{step['metrics'].get(name, math.nan):.4g}" for name in own),
             f"{step['seconds']:,.1f}",
             output.number(step["images_per_second"]),
         )

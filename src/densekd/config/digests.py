@@ -3,9 +3,10 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from densekd.config.own_parts import base_code
 from densekd.config.schema import Config, as_tree
 from densekd.config.settings_tree import INERT_KEYS, plain
-from densekd.methods.registry import baseline_of
+from densekd.methods.registry import baseline_of, is_own_method
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,6 +31,8 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
         del tree["data"]["validation"]
     if tree.get("scenario", {}).get("first", 0) is None:
         del tree["scenario"]["first"]
+    if not tree.get("metrics"):  # settings that were added later
+        tree.pop("metrics", None)
     if isinstance(tree["method"], dict):
         tree["method"] = {
             key: value
@@ -42,8 +45,9 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
 def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
     """What the base task's result depends on; runs that agree in it share a trained base."""
     tree = influential(config)
-    method = config.method.make(config.schedules())
+    method = config.make_method()
     baseline = baseline_of(config.method.name)
+    code = base_code(config, selection=method.held_out > 0)
     # Such as CCIL's generations, which have a schedule of their own.
     further = {p.name: plain(dataclasses.asdict(p.schedule)) for p in method.base[1:]}
     return {
@@ -53,9 +57,13 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         "head": method.head,
         # Split and merged batches are drawn from random streams of different names.
         "streams": method.streams,
-        # All of the paper's methods learn the base alike, baselines each in their own way.
-        "method": baseline and {baseline.name: tree["method"][baseline.key], **further},
+        # All of the paper's methods learn the base alike, baselines each in their own way. Nobody
+        # knows what a method of one's own does in the base task.
+        "method": tree["method"]
+        if is_own_method(config.method.name)
+        else baseline and {baseline.name: tree["method"][baseline.key], **further},
         # The number of held-out images depends on the number of exemplars.
         **({"memory": tree["memory"]} if method.held_out else {}),
         "schedule": plain(dataclasses.asdict(config.schedules().base)),
+        **({"code": code} if code else {}),
     }

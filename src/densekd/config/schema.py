@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -19,9 +19,18 @@ from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
 from densekd.methods.defaults import Preset
 from densekd.methods.method import Method
+from densekd.methods.own import shortened
 from densekd.methods.paper import DenseOptions
-from densekd.methods.registry import BASELINES, baseline_of, make_method
+from densekd.methods.registry import (
+    BASELINES,
+    baseline_of,
+    check_method,
+    is_own_method,
+    make_method,
+    split_name,
+)
 from densekd.methods.schedule import Schedule, Schedules
+from densekd.parts import find
 from densekd.precision import Precision
 
 if TYPE_CHECKING:
@@ -36,6 +45,18 @@ Natural = Annotated[int, Field(ge=0, description="a whole number of at least 0")
 OrderSeed = Annotated[int, Field(ge=0, lt=2**32, description="a seed from 0 to 4294967295")]
 EpochShare = Annotated[float, Field(gt=0, description="a share above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below 1")]
+MethodParams = Annotated[
+    dict[str, bool | int | float | str],
+    Field(description="a table of numbers and texts, such as { alpha = 0.5 }"),
+]
+_REFERENCE = r"^(.+\.py|python):.+$"
+OwnSelection = Annotated[
+    str, Field(pattern=_REFERENCE, description="a function such as mine.py:policy")
+]
+OwnMetrics = Annotated[
+    tuple[Annotated[str, Field(pattern=_REFERENCE)], ...],
+    Field(description='a list of functions such as ["mine.py:ece"]'),
+]
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -93,7 +114,7 @@ class MemoryConfig:
 
     per_class: int | None = 20
     total: int | None = None
-    selection: Selection = "random"
+    selection: Selection | OwnSelection = "random"
 
     def __post_init__(self) -> None:
         Quota(self.per_class, self.total)
@@ -105,12 +126,24 @@ class _MethodConfig:
 
     name: str = "rdkd"  # as `densekd.methods.registry.make_method` takes it
     options: DenseOptions  # of the dense distillation
+    params: MethodParams | None = None  # of a method of one's own
 
     def __post_init__(self) -> None:
         for spec in BASELINES.values():
             if spec is not baseline_of(self.name) and getattr(self, spec.key) is not None:
                 raise ValueError(f"{spec.key} has no meaning for {self.name}; leave it out.")
+        if is_own_method(self.name):
+            check_method(self.name)
+            return  # its code isn't run here: the settings may come from a folder
+        if self.params is not None:
+            raise ValueError(f"params have no meaning for {self.name}; leave them out.")
         self.make(Schedules(finish=Schedule()))  # raises if the options don't go together
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is a `Method` of one's own, which has schedules of its own."""
+        first, _ = split_name(self.name)
+        return is_own_method(self.name) and isinstance(find(first), Method)
 
     @property
     def own(self) -> Any:
@@ -120,7 +153,7 @@ class _MethodConfig:
 
     def make(self, schedules: Schedules) -> Method:
         """Make the method itself."""
-        return make_method(self.name, self.options, schedules, self.own)
+        return make_method(self.name, self.options, schedules, self.own, self.params)
 
 
 if TYPE_CHECKING:
@@ -164,6 +197,8 @@ class EngineConfig:
 class CommonConfig(Protocol):
     """The settings that a run and a compression share."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def seed(self) -> int: ...  # noqa: D102
     @property
@@ -193,6 +228,7 @@ class Config:
     method: MethodConfig
     training: TrainingConfig
     engine: EngineConfig = EngineConfig()
+    metrics: OwnMetrics | None = None  # see `densekd.training.own_metrics`
 
     def schedules(self) -> Schedules:
         """The schedules to train by: those of ``training``, shortened by ``epochs``."""
@@ -201,10 +237,19 @@ class Config:
             share = self.epochs / self.training.base.epochs
         return self.training.schedules.scaled(share)
 
+    def make_method(self) -> Method:
+        """Make the method; ``epochs`` also shorten a `Method` of one's own, as far as it can be."""
+        method = self.method.make(self.schedules())
+        if self.epochs is None or not self.method.is_value:
+            return method
+        whole = isinstance(self.epochs, int)
+        share = self.epochs / method.base[0].schedule.epochs if whole else self.epochs
+        return shortened(method, share)
+
     def workload(self, tasks: Sequence[Task]) -> list[PhaseWork]:
         """All phases of all tasks, to estimate the time that is left."""
         quota = Quota(self.memory.per_class, self.memory.total)
-        return workload(self.method.make(self.schedules()), tasks, quota)
+        return workload(self.make_method(), tasks, quota)
 
 
 def resolve(tree: Mapping[str, Any]) -> Config:

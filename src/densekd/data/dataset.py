@@ -68,6 +68,14 @@ class FileImages:
 Images = PixelImages | FileImages
 
 
+def image_shape(images: Images) -> tuple[int, int]:
+    """The height and width of images."""
+    if isinstance(images, FileImages):
+        return images.size, images.size
+    height, width = images.pixels.shape[2:]
+    return height, width
+
+
 def join_images(parts: Sequence[Images]) -> Images:
     """Join the images of all ``parts`` in that order; raise if they differ in kind or size."""
     pixels = [part.pixels for part in parts if isinstance(part, PixelImages)]

@@ -17,7 +17,7 @@ from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.stratify import stratified_split
 
 # The share of each class to test on if a data set has no test images with labels.
-_TEST_FRACTION = 0.2
+TEST_FRACTION = 0.2
 # For images and labels: the type by which a column is found, and the types of a named column.
 _KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}
 
@@ -42,14 +42,29 @@ def load_hub(
     """
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size must be at least 1, not {image_size}.")
-    parts = open_hub(name)
+    columns = {"image": image_column, "label": label_column}
+    return hub_dataset(f"hub:{name}", open_hub(name), columns, image_size, seed, on_progress)
+
+
+def hub_dataset(
+    name: str,
+    parts: Mapping[str, Any],
+    columns: Mapping[str, str | None],
+    image_size: int | None = None,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Dataset:
+    """Convert the splits of a data set of the library; see `load_hub`.
+
+    ``columns`` has the names of the columns ``image`` and ``label``, None for those to be found.
+    """
     features = parts["train"].features
-    image = _column(name, features, "image", image_column)
-    label = _column(name, features, "label", label_column)
+    image = _column(name, features, "image", columns["image"])
+    label = _column(name, features, "label", columns["label"])
     classes, labels = _labels(parts, label)
     tests = [part for part in ("test", "validation") if min(labels.get(part, [-1])) >= 0]
     if not tests:
-        logger.warning("hub:%s has no test labels; a fifth of each class is for testing.", name)
+        logger.warning("%s has no test labels; a fifth of each class is for testing.", name)
     rows = {part: _undecoded(parts[part], image) for part in ("train", *tests[:1])}
     size = _first_size(rows["train"]) if image_size is None else (image_size, image_size)
     total, numbers = sum(map(len, rows.values())), itertools.count(1)
@@ -58,12 +73,10 @@ def load_hub(
         if on_progress is not None:
             on_progress(next(numbers), total)
 
-    splits = [
-        _decode(f"hub:{name}, {part}", rows[part], labels[part], size, count) for part in rows
-    ]
-    train, test = splits if tests else stratified_split(splits[0], _TEST_FRACTION, seed)
+    splits = [_decode(f"{name}, {part}", rows[part], labels[part], size, count) for part in rows]
+    train, test = splits if tests else stratified_split(splits[0], TEST_FRACTION, seed)
     assert isinstance(train.images, PixelImages)
-    return Dataset(f"hub:{name}", classes, train, test, *channel_statistics(train.images.pixels))
+    return Dataset(name, classes, train, test, *channel_statistics(train.images.pixels))
 
 
 def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
@@ -118,14 +131,14 @@ def _column(name: str, features: Mapping[str, Any], what: str, given: str | None
     found = [column for column, kind in kinds.items() if kind == usual]
     fit = ", ".join(found or [column for column, kind in kinds.items() if kind in possible])
     if not fit:
-        raise ValueError(f"hub:{name} has no column of {what}s, only {', '.join(kinds)}.")
+        raise ValueError(f"{name} has no column of {what}s, only {', '.join(kinds)}.")
     if given is None and len(found) != 1:
         raise ValueError(
-            f"hub:{name} has {len(found)} columns of {usual}s; name the {what} column: {fit}."
+            f"{name} has {len(found)} columns of {usual}s; name the {what} column: {fit}."
         )
     column = given or found[0]
     if kinds.get(column) not in possible:
-        raise ValueError(f"hub:{name}: {column!r} is not a column of {what}s; {fit} would be.")
+        raise ValueError(f"{name}: {column!r} is not a column of {what}s; {fit} would be.")
     return column
 
 

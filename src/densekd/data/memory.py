@@ -2,9 +2,9 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -12,8 +12,13 @@ from torch.nn.functional import normalize
 
 from densekd.checks import check_choice
 from densekd.data.dataset import Images, Split, images_from_state, join_images, join_splits
+from densekd.parts import OwnPartError, explain_errors, find, is_reference
+from densekd.seeds import fixed_random_state
 
 Selection = Literal["random", "herding", "greedy"]
+# A selection of one's own: from the features [n, D] of a class's images and the number of exemplars
+# to the positions of the selected images, the most wanted first.
+SelectionPolicy = Callable[[Tensor, int], Tensor | Sequence[int]]
 # iCaRL's code stops after this many picks, repeated ones included.
 _MOST_PICKS = 1000
 
@@ -48,13 +53,15 @@ class ExemplarMemory:
     """Keeps exemplars of all learned classes, in the order of their selection.
 
     A smaller memory is a prefix of a larger one: each class keeps its first images. The selection
-    is ``random`` without replacement, `herding` (iCaRL, UCIR, PODNet, AFC) or `greedy`.
+    is ``random`` without replacement, `herding` (iCaRL, UCIR, PODNet, AFC) or `greedy`, or a
+    function of one's own: see `SelectionPolicy`.
     """
 
-    def __init__(self, quota: Quota, selection: Selection = "random") -> None:
-        check_choice("selection", selection, get_args(Selection))
+    def __init__(self, quota: Quota, selection: Selection | SelectionPolicy = "random") -> None:
+        if not callable(selection):
+            check_choice("selection", selection, get_args(Selection))
         self.quota = quota
-        self.selection: Selection = selection
+        self.selection: Selection | SelectionPolicy = selection
         self._kept: list[Images] = []
         self._added: dict[int, Images] = {}
 
@@ -132,8 +139,11 @@ class ExemplarMemory:
         else:
             if len(features) != len(train):
                 raise ValueError(f"{len(train)} images have {len(features)} rows of features.")
-            select = herding if self.selection == "herding" else greedy
-            orders = select([features[index] for index in members], quota)
+            rows = [features[index] for index in members]
+            if callable(self.selection):
+                orders = _own_order(self.selection, rows, quota, generator)
+            else:
+                orders = (herding if self.selection == "herding" else greedy)(rows, quota)
         return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
 
     def rehearsed(self, train: Split, classes: int, chosen: Tensor) -> Split:
@@ -194,6 +204,47 @@ def _at_most(quota: int, images: Images) -> Images:
 def _labelled(kept: list[Images]) -> Split:
     labels = [torch.full((len(images),), rank) for rank, images in enumerate(kept)]
     return Split(join_images(kept), torch.cat(labels))
+
+
+def selection_of(name: str) -> Selection | SelectionPolicy:
+    """The selection that a setting names: a word, or a function such as ``mine.py:policy``."""
+    if not is_reference(name):
+        return cast(Selection, name)
+    policy = find(name)
+    if not callable(policy):
+        raise OwnPartError(f"{name} must be a function that selects images, not {policy!r}.")
+    return cast(SelectionPolicy, policy)
+
+
+def _own_order(
+    policy: SelectionPolicy, rows: list[Tensor], count: int, generator: torch.Generator
+) -> list[Tensor]:
+    """The positions that a function of one's own selects of each class, checked."""
+    name = getattr(policy, "__name__", type(policy).__name__)
+    orders = []
+    for features in rows:
+        wanted = min(count, len(features))
+        seed = int(torch.randint(2**62, (), generator=generator))
+        with explain_errors(), fixed_random_state(seed):
+            chosen = policy(features, wanted)
+        try:
+            order = torch.as_tensor(chosen).cpu()
+        except (TypeError, ValueError, RuntimeError):
+            order = torch.empty(0, 0)
+        whole = order.ndim == 1 and not order.is_floating_point() and order.dtype != torch.bool
+        if not whole or len(order) != wanted:
+            given = f"{len(order)} positions" if whole else f"{type(chosen).__name__}"
+            raise OwnPartError(
+                f"The selection {name} must return {wanted} positions of {len(features)} images as "
+                f"whole numbers, but returned {given}."
+            )
+        if len(order.unique()) < wanted or bool(((order < 0) | (order >= len(features))).any()):
+            raise OwnPartError(
+                f"The selection {name} must return different positions from 0 to "
+                f"{len(features) - 1}, but returned {order.tolist()[:5]}, ..."
+            )
+        orders.append(order.long())
+    return orders
 
 
 def herding(features: list[Tensor], count: int) -> list[Tensor]:

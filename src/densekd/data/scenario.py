@@ -1,20 +1,24 @@
 """A data set as a sequence of tasks, each with new classes, and the orders of classes."""
 
+import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
 
 from densekd.data.dataset import Dataset, Split
+from densekd.parts import OwnPartError, explain_errors, find, is_reference
 
-Order = int | Literal["natural", "icarl"] | Path
+# A function of one's own gets the class names, and returns them, or their positions, in order.
+OrderFunction = Callable[[Sequence[str]], Sequence[str] | Sequence[int]]
+Order = int | Literal["natural", "icarl"] | Path | OrderFunction
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Scenario(Sequence[Task]):
             base: the number of classes of the base task; half of all unless given.
             increment: the number of classes of an increment, instead of ``steps``.
             equal: give all T + 1 tasks, the base included, the same size.
-            order: a seed of legacy NumPy, ``natural``, ``icarl``, or a file of class names.
+            order: a seed of legacy NumPy, ``natural``, ``icarl``, a file of class names, or a
+                function that gets the class names and returns them in learning order.
         """
         classes = len(dataset.classes)
         sizes = task_sizes(classes, steps=steps, base=base, increment=increment, equal=equal)
@@ -161,11 +166,39 @@ def class_order(dataset: Dataset, order: Order) -> list[int]:
         return list(range(classes))
     if order == "icarl":
         return icarl_order(torch.bincount(dataset.train.labels, minlength=classes).tolist())
+    if isinstance(order, Path) and is_reference(order):
+        return _own_order(str(order), cast(Any, find(str(order))), dataset.classes)
+    if callable(order):
+        name = getattr(order, "__name__", type(order).__name__)
+        return _own_order(f"The order {name}", order, dataset.classes)
     if isinstance(order, Path):
         return _ids(read_names(order), dataset.classes)
     if isinstance(order, int):
         return seeded_order(classes, order)
     raise ValueError(f"order={order!r} is not a seed, 'natural', 'icarl' or the path of a file.")
+
+
+def _own_order(name: str, order: OrderFunction, classes: Sequence[str]) -> list[int]:
+    if not callable(order):
+        raise OwnPartError(f"{name} must be a function of the class names, not {order!r}.")
+    with explain_errors():
+        given = order(classes)
+        wanted = list(given)
+    if all(isinstance(name, str) for name in wanted):
+        try:
+            return _ids(cast(list[str], wanted), classes)
+        except ValueError as error:
+            raise OwnPartError(f"{name} can't be used: {error}") from error
+    try:
+        ids = [operator.index(cast(int, each)) for each in wanted]
+    except TypeError:
+        ids = []
+    if sorted(ids) != list(range(len(classes))):
+        raise OwnPartError(
+            f"{name} must return all {len(classes)} class names, or the whole numbers from 0 to "
+            f"{len(classes) - 1}, in learning order."
+        )
+    return ids
 
 
 def seeded_order(classes: int, seed: int) -> list[int]:

@@ -15,11 +15,13 @@ from pathlib import Path
 import platformdirs
 
 from densekd.data.cifar import load_cifar
+from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import Dataset, OnProgress
 from densekd.data.digits_npz import load_digits, load_npz
 from densekd.data.folder import load_folder
 from densekd.data.hub import load_hub
 from densekd.data.imagenet import load_imagenet
+from densekd.parts import find, is_reference
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,15 @@ def load(
     *,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """Load the data set of that name, such as ``digits`` or ``folder:PATH``.
+    """Load the data set of that name, such as ``digits``, ``folder:PATH`` or ``mine.py:flowers``.
 
     Raises a `ValueError` for an unknown name, and for an option that the source doesn't use.
     """
+    options = options or SourceOptions()
+    if is_reference(name):
+        return _load_own(name, options, on_progress)
     kind, argument = parse(name)
     source = SOURCES[kind]
-    options = options or SourceOptions()
     taken = inspect.signature(source.load).parameters
     for option in ("image_size", "classes_file", "image_column", "label_column"):
         if getattr(options, option) is not None and option not in taken:
@@ -80,6 +84,14 @@ def load(
     keywords = {key: values[key] for key in values.keys() & taken if values[key] is not None}
     dataset = source.load(argument, **keywords) if argument else source.load(**keywords)
     return dataclasses.replace(dataset, name=name)
+
+
+def _load_own(name: str, options: SourceOptions, on_progress: OnProgress | None) -> Dataset:
+    if options.classes_file is not None:
+        raise ValueError(f"classes_file has no meaning for {name}; leave it out.")
+    keys = ("image_size", "seed", "image_column", "label_column")
+    known = {key: getattr(options, key) for key in keys}
+    return as_dataset(find(name), name, ConvertOptions(**known, on_progress=on_progress))
 
 
 def data_dir(given: Path | None = None) -> Path:
@@ -91,7 +103,12 @@ def data_dir(given: Path | None = None) -> Path:
 
 
 def parse(name: str) -> tuple[str, str]:
-    """Split a source's name at the colon, such as into ``("folder", "PATH")``, and check it."""
+    """Split a source's name at the colon, such as into ``("folder", "PATH")``, and check it.
+
+    One of the user's own has the kind ``own``.
+    """
+    if is_reference(name):
+        return "own", name
     kind, colon, argument = name.partition(":")
     if kind not in SOURCES:
         raise ValueError(f"There is no source {name!r}; {_suggestion(name)}.")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from densekd.parts import OwnPartError
 from densekd.training.callbacks import Stopped, forward_warnings
 
 _RETRY_SECONDS = 0.5
@@ -45,7 +46,7 @@ class JobFailed:
     """A job failed."""
 
     reason: str  # one sentence for the user
-    trace: str = ""  # the traceback of an unexpected error
+    trace: str = ""  # the traceback of an unexpected error, or of one in code of one's own
 
 
 JobEnd = JobDone | JobStopped | JobFailed
@@ -82,6 +83,8 @@ def run_job(work: Work, job: Any, channel: JobChannel) -> JobEnd:
                 return JobStopped()
             except Busy:
                 channel.send(JobProgress("waiting for another process that works on it"))
+            except OwnPartError as error:
+                return JobFailed(str(error), traceback.format_exc())
             except (ValueError, OSError) as error:
                 return JobFailed(str(error))
             except Exception as error:

@@ -8,6 +8,7 @@ from densekd.methods.method import DataKind, Published
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import baseline_of
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedules, same_for_all, stepped
+from densekd.parts import is_reference
 
 Preset = Literal["paper", "ccil"]
 
@@ -49,6 +50,8 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
     match source.partition(":")[0]:
         case "digits" | "imagenet" | "imagenet100" as name:
             return name
+        case _ if is_reference(source):
+            return "imagenet100" if (image_size or 0) > _LARGEST_SMALL else "small"
         case "folder" | "hub" as name:
             size = image_size or _IMAGE_SIZES.get(name, 0)
             return "imagenet100" if size > _LARGEST_SMALL else "small"

@@ -8,10 +8,12 @@ from densekd.methods.bic import BIC
 from densekd.methods.ccil import CCIL
 from densekd.methods.icarl import ICARL, ICARL_SOFTMAX
 from densekd.methods.method import Method, MethodSpec
+from densekd.methods.own import Params, own_method
 from densekd.methods.paper import DISTILLATIONS, PAPER_METHODS, DenseOptions, distillation
 from densekd.methods.podnet import AFC, PODNET
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.ucir import UCIR
+from densekd.parts import find, is_reference
 
 _SPECS: tuple[MethodSpec[Any], ...] = (
     *PAPER_METHODS,
@@ -32,41 +34,67 @@ def baseline_of(name: str) -> MethodSpec[Any] | None:
     return BASELINES.get(name.partition("+")[0])
 
 
-def make_method(
-    name: str, options: DenseOptions, schedules: Schedules, own: object | None = None
-) -> Method:
-    """Make the method of a name: one of `METHODS`, or a baseline with a distillation.
+def split_name(name: str) -> tuple[str, str]:
+    """The method and the distillation of a name such as ``icarl+rdkd`` or ``mine.py:eeil+rdkd``.
 
-    Such as ``rdkd``, ``ucir`` or ``icarl+rdkd-adaptive``. ``options`` are of the dense
-    distillation, ``own`` those of the baseline, with its defaults if None.
+    The latter is empty if there is none.
+    """
+    place, colon, rest = name.rpartition(":")  # a path may have a + too
+    first, _, kd = rest.partition("+")
+    return place + colon + first, kd
+
+
+def is_own_method(name: str) -> bool:
+    """Whether a method is one of the user's own, such as ``mine.py:eeil``."""
+    return is_reference(split_name(name)[0])
+
+
+def make_method(
+    name: str,
+    options: DenseOptions,
+    schedules: Schedules,
+    own: object | None = None,
+    params: Params | None = None,
+) -> Method:
+    """Make the method of a name: one of `METHODS`, or one with a distillation.
+
+    Such as ``rdkd``, ``ucir`` or ``icarl+rdkd-adaptive``, or one of the user's own, such as
+    ``mine.py:eeil``. ``options`` are of the dense distillation, ``own`` those of the baseline, with
+    its defaults if None, ``params`` those of the user's own.
     """
     check_method(name)
-    first, plus, kd = name.partition("+")
-    baseline = BASELINES.get(first)
-    if baseline is None:
+    first, kd = split_name(name)
+    if is_own_method(name):
+        method = own_method(first, find(first), schedules, params)
+    elif first not in BASELINES:
         return METHODS[first].make(options, schedules)
-    method = baseline.make(own, schedules)
-    if not plus:
+    else:
+        method = BASELINES[first].make(own, schedules)
+    if not kd:
         return method
     term = distillation(kd, dataclasses.replace(options, streams=method.streams))
+    name = f"{method.name}+{kd}" if is_own_method(name) else name
     return dataclasses.replace(method.with_term("kd", term), name=name)
 
 
 def what_kd_does(name: str) -> str | None:
     """What a combined distillation does to the baseline's own: replaces it, or adds to it."""
-    first, plus, kd = name.partition("+")
-    if not plus:
+    first, kd = split_name(name)
+    if not kd:
         return None
+    if is_own_method(name):
+        return f"set the slot kd of {first} to {kd}"
     own = "kd" in METHODS[first].make(None, Schedules(finish=Schedule())).terms
     return f"replaced {first}'s own distillation by {kd}" if own else f"added {kd} to {first}"
 
 
 def check_method(name: str) -> None:
     """Raise a ValueError that proposes the nearest name unless there is such a method."""
-    first, plus, kd = name.partition("+")
-    if first not in METHODS:
+    first, kd = split_name(name)
+    plus, own = name != first, is_own_method(name)
+    if first not in METHODS and not own:
         raise ValueError(f"There is no method {name!r}; {_proposal(first, list(METHODS))}.")
-    if plus and first not in BASELINES:
+    if plus and first not in BASELINES and not own:
         raise ValueError(
             f"{first} takes no distillation after a +; those that do are {', '.join(BASELINES)}."
         )

@@ -1,5 +1,6 @@
 """Use any module that maps images to features as a backbone."""
 
+import copy
 from typing import Any
 
 import torch
@@ -7,9 +8,11 @@ from torch import Tensor, nn
 
 from densekd.checks import first_line
 from densekd.nn.network import Backbone, Features
+from densekd.parts import OwnPartError, explain_errors
 
-# The height and width of the zero image that tells how many features a module returns.
-_TRIAL = 32
+# The height and width of the zero image that tells how many features a module returns, if that of
+# the images isn't known.
+_TRIAL = (32, 32)
 
 
 class BackboneAdapter(nn.Module):
@@ -17,13 +20,16 @@ class BackboneAdapter(nn.Module):
 
     Args:
         module: returns features ``[B, D]``, or maps ``[B, D, H, W]`` that are then averaged.
-        width: D; unless given, found by running the module on an image of 32 x 32 pixels.
+        width: D; unless given, found by running the module on an image.
+        size: the height and width of that image.
     """
 
-    def __init__(self, module: nn.Module, width: int | None = None) -> None:
+    def __init__(
+        self, module: nn.Module, width: int | None = None, size: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
         self.module = module
-        self.width = _width_of(self) if width is None else width
+        self.width = _try(self, size or _TRIAL).shape[1] if width is None else width
 
     def forward(self, images: Tensor) -> Features:
         """``[B, 3, H, W]`` to pooled features ``[B, D]``, and the map if there is one."""
@@ -38,30 +44,61 @@ class BackboneAdapter(nn.Module):
         return Features(out, ())
 
 
-def as_backbone(module: Any) -> Backbone:
-    """Return the module itself if it has a ``width``, otherwise wrapped as a backbone."""
+def as_backbone(module: Any, size: tuple[int, int] | None = None) -> Backbone:
+    """Return the module itself if it has a ``width``, otherwise wrapped as a backbone.
+
+    ``size`` is the height and width of the images; by default 32 x 32.
+    """
     if not isinstance(module, nn.Module):
         raise ValueError(f"A backbone must be an nn.Module, not {type(module).__name__}.")
     if isinstance(getattr(module, "width", None), int):
         backbone: Backbone = module  # type: ignore[assignment]
         return backbone
-    return BackboneAdapter(module)
+    return BackboneAdapter(module, size=size)
 
 
-def _width_of(adapter: BackboneAdapter) -> int:
-    parameter = next(adapter.parameters(), torch.empty(0))
-    images = torch.zeros(1, 3, _TRIAL, _TRIAL, device=parameter.device, dtype=parameter.dtype)
-    was_training = adapter.training
+def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) -> Backbone:
+    """Make a backbone of a module, which is copied, or of a function or class that makes one.
+
+    Raises:
+        OwnPartError: it can't be used for images of ``size``; the message calls it ``name``.
+    """
+    with explain_errors():
+        made = copy.deepcopy(value) if isinstance(value, nn.Module) else value
+        made = made() if callable(made) and not isinstance(made, nn.Module) else made
+    try:
+        backbone = as_backbone(made, size)
+        features = _try(backbone, size or _TRIAL)
+        if features.shape[1] != backbone.width:
+            raise ValueError(f"its width is {backbone.width}, but it has {features.shape[1]}")
+    except ValueError as error:
+        raise OwnPartError(f"{name} can't be used: {first_line(error)}.") from error
+    return backbone
+
+
+def _try(backbone: Any, size: tuple[int, int]) -> Tensor:
+    """The features of a zero image, ``[1, D]``."""
+    parameter = next(backbone.parameters(), torch.empty(0))
+    images = torch.zeros(1, 3, *size, device=parameter.device, dtype=parameter.dtype)
+    was_training = backbone.training
     # Otherwise the trial would change the running statistics of batch norm.
-    adapter.eval()
+    backbone.eval()
+    height, width = size
     try:
         with torch.no_grad():
-            features: Features = adapter(images)
-    except RuntimeError as error:
+            features = backbone(images)
+        pooled = features.pooled
+        if pooled.ndim != 2 or len(pooled) != 1:
+            raise ValueError(f"A backbone must return features [B, D], not {list(pooled.shape)}.")
+    except ValueError:
+        raise
+    except Exception as error:
         raise ValueError(
-            f"The backbone can't take images of {_TRIAL} x {_TRIAL} pixels ({first_line(error)}); "
-            "state its features: densekd.nn.adapter.BackboneAdapter(module, width=...)."
+            f"The backbone can't take images of {height} x {width} pixels ({first_line(error)}); "
+            "change it, or state its features: densekd.nn.adapter.BackboneAdapter(module, "
+            "width=...)."
         ) from error
     finally:
-        adapter.train(was_training)
-    return features.pooled.shape[1]
+        backbone.train(was_training)
+    assert isinstance(pooled, Tensor)
+    return pooled

@@ -4,10 +4,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from densekd.nn.adapter import own_backbone
 from densekd.nn.efficientnet_lite import EfficientNetLite, efficientnet_lite
 from densekd.nn.network import Backbone
 from densekd.nn.resnet import WideResNet, cifar_resnet, podnet_resnet, podnet_resnet18, resnet18
 from densekd.nn.transformers_backbone import Pretrained, pretrained, rebuild_pretrained
+from densekd.parts import find, is_reference
 
 
 class NetworkEntry(NamedTuple):
@@ -37,11 +39,14 @@ NETWORKS = (
 )
 
 
-def make_backbone(name: str) -> Backbone:
+def make_backbone(name: str, size: tuple[int, int] | None = None) -> Backbone:
     """Build the network of that name, such as ``resnet32``, ``wrn-40-4`` or ``hf:FOLDER``.
 
-    Pretrained networks, ``lite0`` and ``hf:``, come with weights; the others' are drawn.
+    Pretrained networks, ``lite0`` and ``hf:``, come with weights; the others' are drawn. A network
+    of one's own, such as ``mine.py:tiny``, is tried on images of ``size``.
     """
+    if is_reference(name):
+        return own_backbone(name, find(name), size)
     for entry in NETWORKS:
         if found := re.fullmatch(entry.pattern, name):
             return entry.build(*found.groups())

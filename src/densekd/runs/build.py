@@ -5,7 +5,7 @@ import dataclasses
 from densekd.config.schema import CommonConfig, Config
 from densekd.data.augment import Augment
 from densekd.data.dataset import Channels, Dataset, OnProgress
-from densekd.data.memory import ExemplarMemory, Quota
+from densekd.data.memory import ExemplarMemory, Quota, selection_of
 from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
 from densekd.data.stratify import first_of_each, stratified_split
@@ -64,12 +64,20 @@ def make_engine(config: CommonConfig) -> Engine:
     return Engine(engine.accelerator, engine.devices, engine.precision)
 
 
-def make_learner(config: Config, normalisation: Normalisation, engine: Engine) -> Learner:
-    """Make an untrained learner; its weights are drawn from the seed."""
-    backbone = draw_backbone(config.network, config.seed)
-    method = config.method.make(config.schedules())
+def make_learner(
+    config: Config,
+    normalisation: Normalisation,
+    engine: Engine,
+    size: tuple[int, int] | None = None,
+) -> Learner:
+    """Make an untrained learner; its weights are drawn from the seed.
+
+    ``size`` is the height and width of the images, at which a network of one's own is tried.
+    """
+    backbone = draw_backbone(config.network, config.seed, size)
+    method = config.make_method()
     quota = Quota(config.memory.per_class, config.memory.total)
-    memory = ExemplarMemory(quota, config.memory.selection)
+    memory = ExemplarMemory(quota, selection_of(config.memory.selection))
     return Learner(backbone, method, memory, make_settings(config, normalisation, backbone, engine))
 
 

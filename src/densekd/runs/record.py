@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class StepRecord(metrics.StepMetrics):
     images_per_second: float
     notes: dict[str, float]
     validation: metrics.StepMetrics | None = None  # the same on validation images, if there are any
+    metrics: dict[str, float] = field(default_factory=dict)  # those of one's own
 
     @classmethod
     def of(

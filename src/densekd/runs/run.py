@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import torch
 
 from densekd.config.digests import base_settings, influential
+from densekd.config.own_parts import check_code, load_trusted, own_references, write_code
 from densekd.config.schema import CommonConfig, Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import digest, read_toml
-from densekd.data.dataset import join_splits
+from densekd.data.dataset import image_shape, join_splits
 from densekd.data.scenario import Scenario, Task
 from densekd.files import write_atomically
-from densekd.methods.registry import baseline_of, what_kd_does
+from densekd.methods.registry import baseline_of, split_name, what_kd_does
+from densekd.parts import explain_errors, is_reference, load_files, short_name
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog, TensorBoardWriter, tensorboard_installed
 from densekd.runs.locks import exclusive
@@ -26,14 +28,18 @@ from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation, evaluate
 from densekd.training.learner import Learned, Learner
+from densekd.training.own_metrics import find_metrics, measure, try_metrics
 
 logger = logging.getLogger(__name__)
 
 
 def run_folder(config: Config, out: Path) -> Path:
     """The folder of a run: named by data, method and a hash of the settings."""
-    source = config.data.source.partition(":")[0]
-    return out / f"{source}-{config.method.name}-{digest(influential(config))}"
+    source, (method, kd) = config.data.source, split_name(config.method.name)
+    source = short_name(source) if is_reference(source) else source.partition(":")[0]
+    # A path can't be part of a name.
+    method = "+".join(filter(None, [short_name(method) if is_reference(method) else method, kd]))
+    return out / f"{source}-{method}-{digest(influential(config))}"
 
 
 def run_config(config: Config, out: Path, observer: RunObserver | None = None) -> dict[str, Any]:
@@ -61,15 +67,22 @@ def in_folder(
     observer: RunObserver | None,
     train: Callable[[Engine, RunObserver], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Read the result of a folder, or call ``train`` to make it, in one process at a time."""
+    """Read the result of a folder, or call ``train`` to make it, in one process at a time.
+
+    Runs the files of code that the settings name.
+    """
+    code = load_files(own_references(config).values())
     engine = make_engine(config)
     engine.fabric.launch()  # starts the other processes, if any
     observer = observer if observer is not None and engine.first else RunObserver()
-    with exclusive(folder, engine):
+    with exclusive(folder, engine), explain_errors():
+        check_code(folder, code)
         finished = read_result(folder)
         if finished is not None:
             return finished
         commit()  # asked now, before somebody edits the source
+        if engine.first:
+            write_code(folder, code)
         return train(engine, observer)
 
 
@@ -81,16 +94,24 @@ class LoadedRun(NamedTuple):
     learner: Learner
 
 
-def load_run(folder: Path) -> LoadedRun:
+def load_run(folder: Path, *, trust_code: bool = False) -> LoadedRun:
     """Load a run's settings, its data and its newest learner, on one device.
 
+    Args:
+        folder: of the run.
+        trust_code: run the files of code that the run was made with, if there are any.
+
     Raises:
-        ValueError: if the folder is not that of a run, or no task was learned yet.
+        ValueError: if the folder is not that of a run, no task was learned yet, or it needs code
+            that isn't trusted or has changed.
     """
     config = read_config(folder)
+    load_trusted(config, folder, trust_code)
     engine = make_engine(replace(config, engine=replace(config.engine, devices=1)))
     scenario = make_scenario(config)
-    learner = make_learner(config, (scenario.dataset.mean, scenario.dataset.std), engine)
+    dataset = scenario.dataset
+    size = image_shape(dataset.train.images)
+    learner = make_learner(config, (dataset.mean, dataset.std), engine, size)
     if _restore(learner, Checkpoints(folder / "learner")) is None:
         raise ValueError(f"{folder} has learned no task yet; repeat its `densekd run` first.")
     return LoadedRun(config, scenario, learner)
@@ -131,7 +152,10 @@ class _Run:
         loading = observer.loading if many else stoppable(observer.loading, observer)
         self.scenario = make_scenario(config, loading)
         dataset = self.scenario.dataset
-        self.learner = make_learner(config, (dataset.mean, dataset.std), engine)
+        size = image_shape(dataset.train.images)
+        self.learner = make_learner(config, (dataset.mean, dataset.std), engine, size)
+        self.metrics = find_metrics(config.metrics or ())
+        try_metrics(self.metrics, self.scenario)
         self.learned = Checkpoints(folder / "learner")
         self.records: list[StepRecord] = []
         self.evaluations: list[Evaluation] = []
@@ -202,10 +226,13 @@ class _Run:
     def _record(self, task: Task, learned: Learned) -> None:
         """Test the learner, and save it with all records."""
         seen = self.scenario[: task.number + 1]
-        evaluation = evaluate(self.learner, join_splits([each.test for each in seen]))
+        test = join_splits([each.test for each in seen])
+        evaluation = evaluate(self.learner, test)
         held = [each.validation for each in seen if each.validation is not None]
         validation = evaluate(self.learner, join_splits(held)) if held else None
-        self.records.append(StepRecord.of(task, evaluation, self.learner, learned, validation))
+        record = StepRecord.of(task, evaluation, self.learner, learned, validation)
+        own = measure(self.metrics, self.learner, test)
+        self.records.append(replace(record, metrics=own))
         self.evaluations.append(evaluation)
         if not self.engine.first:
             return

@@ -12,8 +12,10 @@ from densekd.compression.config import (
     teacher_settings,
 )
 from densekd.config.digests import base_settings
+from densekd.config.own_parts import own_references
 from densekd.config.schema import resolve
 from densekd.config.settings_tree import INERT_KEYS, digest, merge, plain, uniform
+from densekd.parts import load_files
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
 
@@ -105,6 +107,14 @@ def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: floa
 def _locate(kind: JobKind, tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
     """The folder of a job, and a hash of the settings of its base or teacher."""
     config = resolve(tree) if kind == "runs" else resolve_compression(tree)
+    references = own_references(config).values()
+    values = [name for name in references if name.startswith("python:")]
+    if values:
+        raise ValueError(
+            f"{values[0]} is a value of this Python process, which the processes of a sweep don't "
+            "have; put it into a file and name it as FILE.py:NAME."
+        )
+    load_files(references)
     if config.engine.devices != 1:
         raise ValueError(
             "a sweep has one device for each run; leave engine.devices out, or use `densekd run`."

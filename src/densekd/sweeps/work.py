@@ -27,7 +27,9 @@ def work(job: SweepJob, channel: JobChannel) -> None:
     reporter = JobReporter(config, channel)
     run_config(config, job.out, reporter)
     if "flatness" in job.figures:
-        measure_flatness(job.folder, on_progress=stoppable(reporter.measuring, reporter))
+        # The user named the code when the sweep was started.
+        on_progress = stoppable(reporter.measuring, reporter)
+        measure_flatness(job.folder, on_progress=on_progress, trust_code=True)
 
 
 def finished(job: SweepJob) -> bool:

@@ -15,6 +15,7 @@ from densekd.methods.method import Phase, Trains
 from densekd.methods.terms import Step, Stream, View
 from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
+from densekd.parts import OwnPartError
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints, State, select_prefix
 from densekd.training.engine import all_finite
@@ -190,7 +191,8 @@ class _PhaseLoop:
             }
             old, new = self.task.teacher_sizes, self.task.new_classes
             step = Step(views, old, new, self.groups, self.network)
-            losses = {slot: term(step) for slot, term in self.training.terms.items()}
+            terms = self.training.terms.items()
+            losses = {slot: _checked_loss(slot, term(step)) for slot, term in terms}
         total = torch.stack(list(losses.values())).sum()
         if self.engine.share.world > 1:
             # DDP waits for the gradient of every parameter, but some classes may be in no loss,
@@ -250,6 +252,14 @@ class _PhaseLoop:
                 "try a smaller learning rate or a smaller lambda_base. "
                 "What was learned before is kept."
             )
+
+
+def _checked_loss(slot: str, loss: object) -> Tensor:
+    """The loss of a term, which may be one of the user's own."""
+    if not isinstance(loss, Tensor) or loss.ndim:
+        shape = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise OwnPartError(f"The term {slot!r} must return a scalar tensor, not {shape}.")
+    return loss
 
 
 def _parameter_groups(network: Network, phase: Phase) -> dict[float, list[nn.Parameter]]:

@@ -116,21 +116,25 @@ class LearnerSpec:
         """The parts as JSON; None for one that JSON can't hold, such as a module."""
         memory, augment = self.make_memory(), describe_augment(self.settings.augment)
         quota = [memory.quota.per_class, memory.quota.total]
+        named = {"quota": quota, "selection": memory.selection}
         kept = {name: getattr(self.settings, name) for name in ("seed", "workers", "image_size")}
         return {
             "backbone": self.backbone if isinstance(self.backbone, str) else None,
             "method": self.method if isinstance(self.method, str) else None,
-            "memory": {"quota": quota, "selection": memory.selection},
+            "memory": None if callable(memory.selection) else named,
             "settings": None if augment is None else {"augment": augment, **kept},
             "epochs": self.epochs,
         }
 
 
-def draw_backbone(network: str, seed: int) -> Backbone:
-    """Make a network by name; weights that aren't pretrained are drawn from the seed."""
+def draw_backbone(network: str, seed: int, size: tuple[int, int] | None = None) -> Backbone:
+    """Make a network by name; weights that aren't pretrained are drawn from the seed.
+
+    A network of one's own is tried on images of ``size``.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seeds(seed).number("init"))
-        return make_backbone(network)
+        return make_backbone(network, size)
 
 
 def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

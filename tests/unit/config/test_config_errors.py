@@ -39,7 +39,7 @@ def test_an_unknown_key_gets_the_nearest_one(tree: dict[str, Any], key: str) -> 
 def test_a_key_that_is_like_no_other_gets_a_list() -> None:
     assert complaint({"xyzzy": 1}) == (
         "xyzzy is not a setting; there are seed, epochs, network, data, scenario, augment, "
-        "memory, method, training, engine."
+        "memory, method, training, engine, metrics."
     )
     assert complaint({"augment": {"xyzzy": 1}}) == (
         "augment.xyzzy is not a setting; there are padding, flip, brightness."
@@ -79,7 +79,8 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
         ({"memory": {"total": "many"}}, "memory.total must be a whole number or none, not 'many'."),
         (
             {"memory": {"selection": "best"}},
-            "memory.selection must be 'random', 'herding' or 'greedy', not 'best'.",
+            "memory.selection must be 'random', 'herding', 'greedy' or a function such as "
+            "mine.py:policy, not 'best'.",
         ),
         ({"method": {"options": {"total": 1}}}, "method.options.total must be true or false or no"),
         (

@@ -1,15 +1,24 @@
 import logging
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from densekd.data.dataset import FileImages, PixelImages, Split
-from densekd.data.memory import ExemplarMemory, Quota, Selection, greedy, herding
+from densekd.data.memory import (
+    ExemplarMemory,
+    Quota,
+    Selection,
+    greedy,
+    herding,
+    selection_of,
+)
 from densekd.data.scenario import Scenario, class_order
+from densekd.parts import OwnPartError, refer
 
 import reference
 from support.datasets import dataset, split
@@ -315,3 +324,56 @@ def test_images_of_unknown_classes_cannot_be_added() -> None:
         add_images(memory, 8, first=0, count=1)
     with pytest.raises(ValueError, match="can't be joined"):
         memory.add(Split(PixelImages(torch.zeros(1, 3, 9, 9).byte()), torch.tensor([0])))
+
+
+def smallest_first(features: Tensor, count: int) -> Tensor:
+    return features[:, 0].argsort()[:count]
+
+
+def test_a_selection_of_ones_own_gets_each_class_and_keeps_its_order() -> None:
+    train = split(2, 5)
+    features = torch.tensor([[4.0 - i // 2] for i in range(10)])
+    memory = ExemplarMemory(Quota(3), smallest_first)
+    chosen = memory.choose(train, 2, torch.Generator(), features)
+    assert [index.tolist() for index in chosen] == [[8, 6, 4], [9, 7, 5]]
+    small = ExemplarMemory(Quota(2), smallest_first)
+    assert [i.tolist() for i in small.choose(train, 2, torch.Generator(), features)] == [
+        [8, 6],
+        [9, 7],
+    ]
+
+
+def test_a_selection_of_ones_own_draws_from_the_memorys_seed() -> None:
+    def drawn(features: Tensor, count: int) -> Tensor:
+        return torch.randperm(len(features))[:count]
+
+    memory, train, features = ExemplarMemory(Quota(2), drawn), split(2, 5), torch.zeros(10, 1)
+    first, again, other = (
+        memory.choose(train, 2, torch.Generator().manual_seed(seed), features) for seed in (1, 1, 2)
+    )
+    assert [x.tolist() for x in first] == [x.tolist() for x in again]
+    assert [x.tolist() for x in first] != [x.tolist() for x in other]
+
+
+@pytest.mark.parametrize(
+    ("positions", "sentence"),
+    [
+        ([0], "must return 2 positions of 5 images .* returned 1 positions"),
+        ([0.0, 1.0], "as whole numbers"),
+        ([True, False], "as whole numbers"),
+        (None, "returned NoneType"),
+        ([0, 0], "different positions from 0 to 4"),
+        ([0, 5], "different positions from 0 to 4"),
+    ],
+)
+def test_a_wrong_selection_of_ones_own_is_refused(positions: Any, sentence: str) -> None:
+    memory = ExemplarMemory(Quota(2), lambda features, count: positions)
+    with pytest.raises(OwnPartError, match=sentence):
+        memory.choose(split(2, 5), 2, torch.Generator(), torch.zeros(10, 1))
+
+
+def test_a_setting_names_a_selection() -> None:
+    assert selection_of("greedy") == "greedy"
+    assert selection_of(refer(smallest_first)) is smallest_first
+    with pytest.raises(OwnPartError, match="must be a function that selects images"):
+        selection_of(refer(3))

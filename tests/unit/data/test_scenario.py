@@ -2,6 +2,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from densekd.data.scenario import (
     seeded_order,
     task_sizes,
 )
+from densekd.parts import OwnPartError, refer
 
 from support.datasets import dataset
 
@@ -174,3 +176,32 @@ def test_a_bad_classes_file_is_refused(tmp_path: Path, content: bytes | None, me
         file.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_names(file)
+
+
+@pytest.mark.parametrize(
+    "order", [lambda names: names[::-1], lambda names: np.arange(len(names))[::-1]]
+)
+def test_an_order_of_ones_own(order: Any) -> None:
+    made = dataset(4)
+    assert class_order(made, order) == [3, 2, 1, 0]
+    assert class_order(made, Path(refer(order, name="order"))) == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        (lambda names: names[:2], "The order mine can't be used: The order lacks 2"),
+        (lambda names: ["x"], "no class 'x'"),
+        (lambda names: [0, 1, 2], "all 4 class names, or the whole numbers from 0 to 3"),
+        (lambda names: [0.0, 1.0, 2.0, 3.0], "whole numbers"),
+    ],
+)
+def test_a_wrong_order_of_ones_own_is_refused(order: Any, sentence: str) -> None:
+    order.__name__ = "mine"
+    with pytest.raises(OwnPartError, match=sentence):
+        class_order(dataset(4), order)
+
+
+def test_an_order_that_is_no_function_is_refused() -> None:
+    with pytest.raises(OwnPartError, match="must be a function of the class names, not 3"):
+        class_order(dataset(4), Path(refer(3)))

@@ -1,0 +1,265 @@
+"""Convert the images and data sets of others: arrays, Pillow images, torch, Hugging Face."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from densekd.data.dataset import (
+    Dataset,
+    FileImages,
+    Images,
+    OnProgress,
+    PixelImages,
+    Split,
+    channel_statistics,
+    image_shape,
+    rgb_planes,
+)
+from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
+from densekd.data.folder import load_folder
+from densekd.data.hub import TEST_FRACTION, hub_dataset
+from densekd.data.stratify import stratified_split
+from densekd.parts import OwnPartError, explain_errors
+from densekd.seeds import fixed_random_state
+
+ImageInput = Path | str | Image.Image | NDArray[Any]
+ImageInputs = Images | NDArray[Any] | Tensor | Sequence[ImageInput]
+_TESTS = ("test", "val", "validation", "valid")
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertOptions:
+    """How the data of others is read."""
+
+    image_size: int | None = None  # bring all images to this height and width
+    seed: int = 0  # draws the test images of data that isn't divided
+    image_column: str | None = None  # of Hugging Face data with several
+    label_column: str | None = None
+    on_progress: OnProgress | None = None
+
+
+def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = None) -> Dataset:
+    """Convert data in any usual form to a data set, with its images in memory.
+
+    Args:
+        data: a `Dataset`; the path of a folder with a sub-folder per class; arrays or tensors
+            ``(train_x, train_y, test_x, test_y)``; a pair or a mapping ``train``, ``test`` of torch
+            data sets, whose items are ``(image, label)``; Hugging Face's ``DatasetDict``; or a
+            function without arguments that returns one of these. Without test images, a fifth of
+            each class is taken for that.
+        name: what to call it.
+        options: see `ConvertOptions`.
+
+    Raises:
+        OwnPartError: it is none of these; the message calls it ``name``.
+    """
+    options = options or ConvertOptions()
+    with explain_errors(), fixed_random_state():
+        value = data() if callable(data) and not _is_sequence(data) else data
+        try:
+            made = _convert(value, name, options)
+        except OwnPartError:
+            raise
+        except (ValueError, OSError) as error:
+            raise OwnPartError(f"{name} can't be used: {error}") from error
+    return dataclasses.replace(made, name=name)
+
+
+def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
+    """Convert images of any kind to those of a data set.
+
+    Args:
+        pictures: one array or tensor, uint8 or floats from 0 to 1, of shape ``[n, H, W]``,
+            ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3; or a sequence of paths, Pillow
+            images or arrays ``[H, W]`` or ``[H, W, 3]``, which are decoded into memory; or images
+            of a data set, which are returned unchanged.
+        size: resize and crop each image of a sequence to this height and width; without it, all
+            must have the same size.
+    """
+    if isinstance(pictures, PixelImages | FileImages):
+        return pictures
+    if isinstance(pictures, Tensor):
+        return PixelImages(_pixels(pictures.detach().cpu(), channels_first=True))
+    if isinstance(pictures, np.ndarray) and pictures.dtype.kind not in "UO":
+        return PixelImages(_pixels(torch.from_numpy(np.ascontiguousarray(pictures))))
+    if isinstance(pictures, str | Path | Image.Image):
+        raise ValueError("This is one image; give a list of images, if only of one.")
+    return PixelImages(_decode(list(pictures), size))
+
+
+def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
+    if isinstance(value, Dataset):
+        return value
+    seed, size, on_progress = options.seed, options.image_size, options.on_progress
+    if isinstance(value, str | Path):
+        given = {} if size is None else {"image_size": size}
+        return load_folder(value, seed=seed, on_progress=on_progress, **given)
+    if isinstance(value, tuple | list) and len(value) == 4:
+        train_x, train_y, test_x, test_y = value
+        parts = _Part(train_x, train_y), _Part(test_x, test_y)
+        return _dataset(name, [part.checked("arrays") for part in parts], None, options)
+    train, test = _divided(value)
+    if hasattr(train, "features") and hasattr(train, "select_columns"):
+        both = {"train": train, **({} if test is None else {"test": test})}
+        columns = {"image": options.image_column, "label": options.label_column}
+        return hub_dataset(name, both, columns, size, seed, on_progress)
+    if not _is_sequence(train) or not (test is None or _is_sequence(test)):
+        raise OwnPartError(
+            f"{name} must be a Dataset, a folder, arrays (train_x, train_y, test_x, test_y), torch "
+            f"or Hugging Face data sets, or a function that returns one, not "
+            f"{type(value).__name__}."
+        )
+    found = [x for x in (train, test) if x is not None]
+    numbers, total = itertools.count(1), sum(map(len, found))
+
+    def count() -> None:
+        if on_progress is not None:
+            on_progress(next(numbers), total)
+
+    classes = getattr(train, "classes", None)
+    return _dataset(name, [_items(part, count) for part in found], classes, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The images and labels of the training or the test images."""
+
+    images: Any
+    labels: Any
+
+    def checked(self, what: str) -> "_Part":
+        labels = np.asarray(self.labels.cpu() if isinstance(self.labels, Tensor) else self.labels)
+        if labels.ndim != 1 or labels.dtype.kind not in "iuUO" or len(labels) != len(self.images):
+            raise ValueError(
+                f"{len(self.images)} images in {what} have labels {labels.dtype} of shape "
+                f"{list(labels.shape)}; give a whole number or a name for each."
+            )
+        return _Part(self.images, labels.tolist())
+
+
+def _is_sequence(value: Any) -> bool:
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
+
+
+def _divided(value: Any) -> tuple[Any, Any]:
+    """The training and the test data; None for the latter if there is none."""
+    if isinstance(value, Mapping):
+        if "train" not in value:
+            raise ValueError(f"it has {', '.join(map(str, value))}, and 'train' must be among them")
+        return value["train"], next((value[key] for key in _TESTS if key in value), None)
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return value[0], value[1]
+    return value, None
+
+
+def _items(part: Any, count: Callable[[], None]) -> _Part:
+    """The items of a torch data set."""
+    images, labels = [], []
+    for i in range(len(part)):
+        item = part[i]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(
+                f"item {i} is of type {type(item).__name__}; it must be a pair (image, label)."
+            )
+        image, label = item
+        images.append(image)
+        labels.append(label.item() if hasattr(label, "item") else label)
+        count()
+    return _Part(images, labels).checked("a data set")
+
+
+def _dataset(
+    name: str, parts: list[_Part], names: Sequence[str] | None, options: ConvertOptions
+) -> Dataset:
+    """A data set of one or two parts; without ``names``, the labels of the first name classes."""
+    labels = [label for part in parts for label in part.labels]
+    if names is None:
+        values = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+        names = tuple(map(str, values))
+        ranks = {value: rank for rank, value in enumerate(values)}
+    else:
+        names = tuple(map(str, names))
+        ranks = {known: rank for rank, text in enumerate(names) for known in (rank, text)}
+    unknown = [label for label in labels if label not in ranks]
+    if unknown:
+        raise ValueError(f"the label {unknown[0]!r} is none of its {len(names)} classes.")
+    splits = [
+        Split(
+            as_images(part.images, options.image_size),
+            torch.tensor([ranks[label] for label in part.labels], dtype=torch.int64),
+        )
+        for part in parts
+    ]
+    if len(splits) == 1:
+        splits = list(stratified_split(splits[0], TEST_FRACTION, options.seed))
+    shapes = [image_shape(split.images) for split in splits]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"training images have {shapes[0]} pixels, test images {shapes[1]}.")
+    pixels = splits[0].images
+    assert isinstance(pixels, PixelImages)
+    return Dataset(name, names, splits[0], splits[1], *channel_statistics(pixels.pixels))
+
+
+def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
+    """Convert an array in any layout to uint8 ``[n, 3, H, W]``."""
+    if images.ndim == 3 and images.shape[2] == 3:
+        raise ValueError("This looks like one image; add a dimension in front: X[None].")
+    return rgb_planes(_to_bytes(images), channels_first=channels_first)
+
+
+def _to_bytes(images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images
+    if not images.is_floating_point():
+        raise ValueError(f"Images must be uint8 or floats, not {images.dtype}.")
+    if images.numel() and not (images.min() >= 0 and images.max() <= 1):
+        raise ValueError(
+            f"Images in floats must be from 0 to 1, and these are from {images.min():.3g} to "
+            f"{images.max():.3g}; leave out their normalisation, or make them uint8."
+        )
+    return (images * 255).round().to(torch.uint8)
+
+
+def _decode(pictures: list[ImageInput], size: int | None) -> Tensor:
+    if not pictures:
+        side = size or 1
+        return torch.empty(0, 3, side, side, dtype=torch.uint8)
+    decoded = list(in_threads(lambda picture: _decode_one(picture, size), pictures))
+    shapes = list(dict.fromkeys(tuple(image.shape[1:]) for image in decoded))
+    if len(shapes) > 1:
+        (a, b), (c, d) = shapes[:2]
+        raise ValueError(
+            f"The images have different sizes, such as {a} x {b} and {c} x {d} pixels; say which "
+            "to bring them to: image_size, in a Learner Settings(image_size=...)."
+        )
+    return torch.stack(decoded)
+
+
+def _decode_one(picture: ImageInput, size: int | None) -> Tensor:
+    """Convert an array, a Pillow image or a file to uint8 ``[3, H, W]``."""
+    if isinstance(picture, np.ndarray | Tensor):
+        batch = as_images(picture[None])
+        assert isinstance(batch, PixelImages)
+        image = Image.fromarray(batch.pixels[0].permute(1, 2, 0).numpy())
+    else:
+        image = _open(picture, size)
+    if size is not None:
+        return centre_crop(image, size)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def _open(picture: Path | str | Image.Image, size: int | None) -> Image.Image:
+    if isinstance(picture, Image.Image):
+        return upright_rgb(picture.copy())
+    try:
+        return open_rgb(Path(picture), size)
+    except UnreadableImage as error:
+        raise UnreadableImage(f"{str(picture)!r} can't be read ({error}).") from error

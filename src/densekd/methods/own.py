@@ -1,0 +1,74 @@
+"""Methods of one's own, from what a user gives: a method, its specification, or a function."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from densekd.methods.method import Method, MethodSpec
+from densekd.methods.schedule import Schedules
+from densekd.parts import OwnPartError, explain_errors
+
+Params = Mapping[str, bool | int | float | str]
+
+
+def own_method(
+    name: str, value: object, schedules: Schedules, params: Params | None = None
+) -> Method:
+    """Make a method from a value of one's own.
+
+    Args:
+        name: what to call the value in messages.
+        value: a `Method`, which has schedules; a `MethodSpec`, whose options the ``params`` are;
+            or a function that gets the schedules, and the ``params`` as keywords.
+        schedules: to train by.
+        params: numbers and words by name.
+    """
+    given = dict(params or {})
+    if isinstance(value, Method):
+        if given:
+            raise OwnPartError(f"{name} is a Method, which takes no method.params; leave them out.")
+        return value
+    with explain_errors():
+        if isinstance(value, MethodSpec):
+            _check_params(name, [*inspect.signature(value.options).parameters], given)
+            made: object = value.build(value.options(**given), schedules)
+        elif callable(value):
+            made = _call(name, value, schedules, given)
+        else:
+            made = value
+    if not isinstance(made, Method):
+        raise OwnPartError(
+            f"{name} must be a Method, a MethodSpec, or a function of schedules that returns a "
+            f"Method, but gave {type(made).__name__}."
+        )
+    return made
+
+
+def shortened(method: Method, share: float) -> Method:
+    """The same method with a share of the epochs of each phase, at least one."""
+
+    def short(phases: Any) -> Any:
+        return tuple(dataclasses.replace(p, schedule=p.schedule.scaled(share)) for p in phases)
+
+    return dataclasses.replace(method, base=short(method.base), increment=short(method.increment))
+
+
+def _call(name: str, build: Callable[..., object], schedules: Schedules, given: Params) -> object:
+    parameters = list(inspect.signature(build).parameters.values())
+    if not parameters:
+        raise OwnPartError(f"{name} takes no argument; it must take the schedules to train by.")
+    named = parameters[1:]
+    if all(each.kind is not each.VAR_KEYWORD for each in named):
+        _check_params(name, [each.name for each in named], given)
+    missing = [p.name for p in named if p.default is p.empty and p.kind < p.VAR_KEYWORD]
+    missing = [each for each in missing if each not in given and each != "args"]
+    if missing:
+        raise OwnPartError(f"{name} needs {missing[0]}: give method.params.{missing[0]}.")
+    return build(schedules, **given)
+
+
+def _check_params(name: str, known: list[str], given: Params) -> None:
+    for unknown in given.keys() - set(known):
+        there = f"it has {', '.join(known)}" if known else "it has none"
+        raise OwnPartError(f"{name} takes no parameter {unknown!r}; {there}.")

@@ -1,0 +1,129 @@
+"""Metrics of one's own: functions of the outputs for all test images after each step."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from densekd.data.dataset import Split
+from densekd.data.scenario import Scenario
+from densekd.parts import OwnPartError, explain_errors, find, short_name
+from densekd.training.inference import cosines
+from densekd.training.learner import Learner
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """What a metric gets after a step: the outputs for the test images of all classes seen.
+
+    A label is the rank of its class in learning order, an index into ``classes`` and into the
+    columns of ``logits``.
+    """
+
+    logits: Tensor  # float32 [n, classes]
+    labels: Tensor  # int64 [n]
+    predictions: Tensor  # int64 [n], by the method's own predictor
+    features: Tensor  # float32 [n, D]
+    sizes: tuple[int, ...]  # the number of classes of each task seen
+    classes: tuple[str, ...]  # their names
+    step: int  # 0 after the base task
+
+
+# Returns a number, or numbers by name.
+Metric = Callable[[StepOutputs], object]
+
+
+def find_metrics(references: Sequence[str]) -> dict[str, Metric]:
+    """The functions that settings name, by reference."""
+    found: dict[str, Metric] = {}
+    for name in references:
+        metric: Any = find(name)
+        if not callable(metric):
+            raise OwnPartError(f"{name} must be a function of the outputs, not {metric!r}.")
+        found[name] = metric
+    return found
+
+
+def measure(metrics: Mapping[str, Metric], learner: Learner, test: Split) -> dict[str, float]:
+    """The numbers of all metrics for a learner, by name; ranks share the images.
+
+    Raises:
+        OwnPartError: a metric raises, or returns what is not a finite number.
+    """
+    if not metrics:
+        return {}
+    outputs = step_outputs(learner, test)
+    numbers: dict[str, float] = {}
+    for name, metric in metrics.items():
+        found = _call(name, metric, outputs)
+        for key, number in found.items():
+            if not math.isfinite(number):
+                raise OwnPartError(
+                    f"{name} returned {number} after task {outputs.step + 1}; return a finite one."
+                )
+            if key in numbers:
+                raise OwnPartError(f"Two metrics are called {key!r}; rename one of them.")
+            numbers[key] = number
+    return numbers
+
+
+def try_metrics(metrics: Mapping[str, Metric], scenario: Scenario) -> None:
+    """Call each metric with random outputs for the base task, to find mistakes before training."""
+    if not metrics:
+        return
+    task = scenario[0]
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(len(task.test), len(task.classes), generator=generator)
+    features = torch.randn(len(task.test), 4, generator=generator)
+    outputs = StepOutputs(
+        logits,
+        task.test.labels,
+        logits.argmax(1),
+        features,
+        (len(task.classes),),
+        task.classes,
+        0,
+    )
+    for name, metric in metrics.items():
+        _call(name, metric, outputs)
+
+
+def step_outputs(learner: Learner, test: Split) -> StepOutputs:
+    """The outputs of a learner for test images, on the CPU."""
+    engine = learner.settings.engine
+    index = engine.share.of(torch.arange(len(test)))
+    own = learner.infer(test.take(index).images)
+    means = learner.prediction_means()
+    scores = own.logits if means is None else cosines(own.features, means)
+    parts = []
+    for part in (own.logits, scores, own.features):
+        every = part.new_zeros(len(test), part.shape[1])
+        every[index.to(every.device)] = part
+        parts.append(engine.total(every).cpu())
+    logits, scores, features = parts
+    labels, sizes, classes = test.labels.cpu(), learner.sizes, learner.classes
+    return StepOutputs(
+        logits, labels, scores.argmax(1), features, sizes, classes, step=len(sizes) - 1
+    )
+
+
+def _call(name: str, metric: Metric, outputs: StepOutputs) -> dict[str, float]:
+    with explain_errors():
+        value: Any = metric(outputs)
+        named = value if isinstance(value, Mapping) else {short_name(name): value}
+    numbers = {}
+    for key, number in named.items():
+        number = number.item() if getattr(number, "ndim", None) == 0 else number
+        if not isinstance(key, str) or isinstance(number, bool) or not _is_number(number):
+            raise OwnPartError(
+                f"{name} must return a number, or numbers by name, not {type(number).__name__}."
+            )
+        numbers[key] = float(number)
+    return numbers
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

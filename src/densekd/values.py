@@ -1,0 +1,128 @@
+"""A digest of any Python value: equal for equal values, also in another process."""
+
+import functools
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Set
+from pathlib import PurePath
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+_PLAIN = (str, bytes, int, float, complex, type(None), type(...), PurePath)
+_CONTAINERS = (list, tuple, Mapping, Set)
+_WRAPPED = (MethodType, staticmethod, classmethod)
+_CODE = (type, FunctionType, CodeType, functools.partial, property, *_WRAPPED)
+
+
+def value_digest(value: object) -> str:
+    """Hash what a value is: numbers, text, arrays, attributes, and the code of functions.
+
+    Of code, it covers the functions, classes and constants that it names, as far as they are not
+    part of an installed package. What code reads from files or changes later is not covered.
+    """
+    digest = _Digest()
+    digest.add(value)
+    return digest.sha256.hexdigest()
+
+
+class _Digest:
+    def __init__(self) -> None:
+        self.sha256 = hashlib.sha256()
+        self._numbers: dict[int, int] = {}
+        self._kept: list[object] = []  # so that no id is used twice
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, _PLAIN):
+            return self._write(type(value).__name__, str(value))
+        if id(value) in self._numbers:  # also a value that contains itself
+            return self._write("again", self._numbers[id(value)])
+        self._numbers[id(value)] = len(self._numbers)
+        self._kept.append(value)
+        if isinstance(value, _CONTAINERS):
+            return self._add_container(value)
+        if isinstance(value, _CODE):
+            return self._add_code(value)
+        if _is_array(value):
+            self._write("array", value.dtype, *value.shape)
+            return self.sha256.update(_bytes(value))
+        self.add(type(value))
+        return self.add(dict(getattr(value, "__dict__", {})))
+
+    def _write(self, *words: object) -> None:
+        # With lengths, so that no two sequences of words look alike.
+        for word in map(str, words):
+            self.sha256.update(f"{len(word)}:{word}".encode(errors="surrogatepass"))
+
+    def _add_container(self, value: Any) -> None:
+        self._write(type(value).__name__, len(value))
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                self.add(key)
+                self.add(item)
+            return
+        # The order of a set differs between processes.
+        for item in sorted(value, key=repr) if isinstance(value, Set) else value:
+            self.add(item)
+
+    def _add_code(self, value: Any) -> None:
+        if isinstance(value, functools.partial):
+            self.add([value.func, value.args, value.keywords])
+        elif isinstance(value, _WRAPPED):
+            self.add([value.__func__, getattr(value, "__self__", None)])
+        elif isinstance(value, property):
+            self.add([value.fget, value.fset])
+        elif isinstance(value, CodeType):
+            self._write("code", value.co_code.hex(), *value.co_names, *value.co_varnames)
+            self.add(value.co_consts)
+        elif not _is_own(value.__module__):
+            self._write("installed", value.__module__, value.__qualname__)
+        elif isinstance(value, type):
+            inside = {k: v for k, v in vars(value).items() if _matters(k, v)}
+            self.add([value.__qualname__, value.__bases__, inside])
+        else:
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            named = {k: v for k, v in _globals_of(value) if _matters(k, v)}
+            self.add([value.__code__, value.__defaults__, value.__kwdefaults__, cells, named])
+
+
+def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """The global names that a function uses, also in functions inside it, with their values."""
+    codes = [function.__code__]
+    for code in codes:  # grows while it is walked through
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    for name in sorted({name for code in codes for name in code.co_names}):
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _matters(name: str, value: object) -> bool:
+    """Whether what code names is part of what it does; modules and caches are not."""
+    if name in ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__doc__"):
+        return False
+    return isinstance(value, (*_CODE, *_PLAIN, *_CONTAINERS)) or _is_array(value)
+
+
+def _is_array(value: object) -> bool:
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return (torch is not None and isinstance(value, torch.Tensor)) or (
+        numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
+    )
+
+
+def _bytes(array: Any) -> bytes:
+    """The content of an array or a tensor; NumPy lacks some of torch's types."""
+    if not hasattr(array, "detach"):
+        return bytes(array.tobytes())
+    plain = array.detach().cpu().contiguous().reshape(-1)
+    return bytes(plain.view(sys.modules["torch"].uint8).numpy().tobytes())
+
+
+@functools.cache
+def _is_own(module: str | None) -> bool:
+    """Whether a module is neither part of Python nor of an installed package."""
+    top = (module or "__main__").partition(".")[0]
+    if top in sys.stdlib_module_names or top == "densekd":
+        return False
+    found: ModuleType | None = sys.modules.get(top)
+    place = str(getattr(found, "__file__", None) or getattr(found, "__path__", ""))
+    return "site-packages" not in place and "dist-packages" not in place

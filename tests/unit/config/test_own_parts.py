@@ -1,0 +1,131 @@
+"""The parts of one's own that settings name, the record of their code, and consent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from densekd.config.digests import base_settings, influential
+from densekd.config.own_parts import check_code, load_trusted, own_references, write_code
+from densekd.config.schema import as_toml, resolve
+from densekd.config.settings_tree import read_toml
+from densekd.parts import OwnPartError, load_files
+
+FILE = """
+from densekd.methods.method import Method, Phase
+from densekd.methods.terms import CrossEntropy
+
+def plain(schedules, weight=1.0):
+    return Method("plain", "linear", {"ce": CrossEntropy(["merged"], "all")},
+        base=(Phase("train", schedules.base),), increment=(Phase("train", schedules.increment),),
+        streams="merged")
+value = None
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FILE)
+    return tmp_path
+
+
+def own(**more: Any) -> dict[str, Any]:
+    return {"method": {"name": "mine.py:plain"}, **more}
+
+
+def test_all_parts_are_found() -> None:
+    config = resolve(
+        {
+            "network": "mine.py:tiny",
+            "data": {"source": "mine.py:flowers"},
+            "scenario": {"order": "mine.py:order"},
+            "memory": {"selection": "mine.py:policy"},
+            "method": {"name": "mine.py:eeil+rdkd"},
+            "metrics": ["mine.py:ece"],
+        }
+    )
+    assert sorted(name.partition(":")[2] for name in own_references(config).values()) == sorted(
+        ["tiny", "flowers", "order", "policy", "eeil", "ece"]
+    )
+    assert own_references(resolve({})) == {}
+
+
+def test_settings_that_name_code_run_nothing(tmp_path: Path) -> None:
+    Path("mine.py").write_text("open('ran', 'w')")
+    config = resolve(own(network="mine.py:tiny", metrics=["mine.py:ece"]))
+    (tmp_path / "config.toml").write_text(as_toml(config))
+    assert resolve(read_toml(tmp_path / "config.toml")) == config
+    assert not Path("ran").exists()
+
+
+def test_parameters_are_settings_and_change_the_name_of_a_run() -> None:
+    one = resolve(own(method={"name": "mine.py:plain", "params": {"weight": 0.5, "kind": "a"}}))
+    other = resolve(own(method={"name": "mine.py:plain", "params": {"weight": 0.6, "kind": "a"}}))
+    assert one.method.params == {"weight": 0.5, "kind": "a"}
+    assert influential(one) != influential(other)
+    with pytest.raises(ValueError, match="params have no meaning for rdkd"):
+        resolve({"method": {"params": {"weight": 0.5}}})
+    with pytest.raises(ValueError, match=r"method\.params must be a table of numbers and texts"):
+        resolve(own(method={"name": "mine.py:plain", "params": {"weight": [1]}}))
+
+
+def test_what_is_not_given_leaves_digests_as_they_were() -> None:
+    tree = influential(resolve({}))
+    assert "metrics" not in tree
+    assert "params" not in tree["method"]
+    assert "code" not in base_settings(resolve({}), 5)
+
+
+@pytest.mark.parametrize(
+    ("tree", "sentence"),
+    [
+        ({"metrics": ["ece"]}, "metrics must be .*mine.py:ece"),
+        ({"memory": {"selection": "best"}}, "'random', 'herding', 'greedy' or a function such as"),
+        ({"method": {"name": "mine.py:plain+none"}}, "no distillation 'none'"),
+    ],
+)
+def test_what_is_no_reference_is_refused(tree: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        resolve(tree)
+
+
+def test_a_changed_file_never_shares_a_base() -> None:
+    config = resolve(own())
+    load_files(["mine.py:plain"])
+    before = base_settings(config, 5)
+    assert base_settings(config, 5) == before
+    Path("mine.py").write_text(FILE + "\n")
+    load_files(["mine.py:plain"])
+    assert base_settings(config, 5) != before
+
+
+def test_a_method_of_ones_own_shares_no_base_with_others() -> None:
+    load_files(["mine.py:plain"])
+    mine, ours = (resolve({"method": {"name": name}}) for name in ("mine.py:plain", "rdkd"))
+    assert base_settings(mine, 5)["method"] != base_settings(ours, 5)["method"]
+
+
+def test_the_code_of_a_folder_is_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_code(folder, {})
+    assert not (folder / "code.json").exists()
+    check_code(folder, {"mine.py": "1"})  # nothing was recorded
+    write_code(folder, {"mine.py": "1"})
+    assert json.loads((folder / "code.json").read_text()) == {"mine.py": "1"}
+    check_code(folder, {"mine.py": "1"})
+    with pytest.raises(OwnPartError, match=r"mine.py has changed .* delete .*run, or choose"):
+        check_code(folder, {"mine.py": "2"})
+    (folder / "code.json").write_text("{")
+    with pytest.raises(ValueError, match=r"code.json can't be read"):
+        check_code(folder, {"mine.py": "1"})
+
+
+def test_the_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:
+    config = resolve(own())
+    with pytest.raises(OwnPartError, match=r"mine\.py:plain, which runs only if you agree"):
+        load_trusted(config, tmp_path, False)
+    load_trusted(config, tmp_path, True)
+    load_trusted(resolve({}), tmp_path, False)

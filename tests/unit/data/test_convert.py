@@ -1,0 +1,147 @@
+"""Data sets from arrays, torch, Hugging Face, folders and functions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+
+from densekd.data.convert import ConvertOptions, as_dataset
+from densekd.data.dataset import Dataset, PixelImages
+from densekd.data.scenario import Scenario
+from densekd.data.sources import SourceOptions, load
+from densekd.parts import OwnPartError, refer
+
+
+class Squares(TorchDataset[Any]):
+    """Images whose pixels are ten times the class."""
+
+    def __init__(self, form: str, per_class: int = 2, classes: list[str] | None = None) -> None:
+        self.form, self.labels = form, [0, 1, 2] * per_class
+        if classes:
+            self.classes = classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Any, Any]:
+        label = self.labels[i]
+        grey = np.full((6, 8, 3), 10 * label, np.uint8)
+        forms = {
+            "pillow": Image.fromarray(grey),
+            "array": grey,
+            "bytes": torch.from_numpy(grey).permute(2, 0, 1),
+            "floats": torch.from_numpy(grey).permute(2, 0, 1) / 255,
+            "normalised": torch.full((3, 6, 8), -1.5),
+        }
+        return forms[self.form], torch.tensor(label) if self.form == "bytes" else label
+
+
+def levels(dataset: Dataset) -> list[tuple[int, int]]:
+    """The pixel and the label of each training image."""
+    assert isinstance(dataset.train.images, PixelImages)
+    pixels: Tensor = dataset.train.images.pixels
+    assert pixels.shape[1:] == (3, 6, 8)
+    return list(zip(pixels[:, 0, 0, 0].tolist(), dataset.train.labels.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("form", ["pillow", "array", "bytes", "floats"])
+def test_torch_data_sets_with_items_of_any_form(form: str) -> None:
+    names = ["a", "b", "c"]
+    made = as_dataset((Squares(form, classes=names), Squares(form, 1)), "squares")
+    assert levels(made) == [(0, 0), (10, 1), (20, 2)] * 2
+    assert (made.classes, made.name, len(made.test)) == (("a", "b", "c"), "squares", 3)
+    assert len(Scenario.of(made, base=1, steps=2)) == 3
+
+
+def test_a_mapping_and_data_without_test_images() -> None:
+    both = as_dataset({"train": Squares("array"), "val": Squares("array", 1)})
+    assert len(both.test) == 3
+    assert both.classes == ("0", "1", "2")
+    divided = as_dataset(Squares("array", 10))
+    assert (len(divided.train), len(divided.test)) == (24, 6)
+
+
+def test_arrays_and_tensors_with_numbers_or_names() -> None:
+    x = np.zeros((4, 6, 8, 3), np.uint8)
+    named = as_dataset((x, ["b", "a", "b", "a"], x, ["a", "a", "b", "b"]))
+    assert named.classes == ("a", "b")
+    assert named.train.labels.tolist() == [1, 0, 1, 0]
+    tensors = as_dataset((torch.rand(4, 3, 6, 8), torch.tensor([0, 5, 5, 0]), x, [0, 0, 5, 5]))
+    assert tensors.classes == ("0", "5")
+
+
+def test_hugging_face_data() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y"])}
+    )
+    picture = Image.fromarray(np.full((6, 8, 3), 9, np.uint8))
+    rows = {"image": [picture] * 4, "label": [0, 1, 0, 1]}
+    part = datasets.Dataset.from_dict(rows, features=features)
+    made = as_dataset(datasets.DatasetDict({"train": part, "test": part}), "mine.py:hf")
+    assert (made.classes, len(made.train), made.name) == (("x", "y"), 4, "mine.py:hf")
+
+
+def test_a_folder_and_a_data_set_itself(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            Image.new("RGB", (6, 6), (i, 0, 0)).save(tmp_path / name / f"{i}.png")
+    made = as_dataset(tmp_path, options=ConvertOptions(image_size=6))
+    assert made.classes == ("cat", "dog")
+    assert as_dataset(made, made.name) == made
+
+
+def test_a_function_draws_the_same_in_every_call() -> None:
+    def noise() -> tuple[Any, ...]:
+        x = torch.rand(4, 3, 6, 8)
+        return x, [0, 1, 0, 1], np.random.rand(2, 6, 8), [0, 1]  # noqa: NPY002
+
+    first, second = as_dataset(noise), as_dataset(noise)
+    for one, other in ((first.train, second.train), (first.test, second.test)):
+        assert torch.equal(one.images.state()["pixels"], other.images.state()["pixels"])
+
+
+def test_a_reference_is_a_source() -> None:
+    name = refer(lambda: (Squares("array"), Squares("array", 1)), name="squares")
+    assert load(name).name == name
+    resized = load(name, SourceOptions(image_size=4)).train.images
+    assert isinstance(resized, PixelImages)
+    assert resized.pixels.shape[2:] == (4, 4)
+    with pytest.raises(ValueError, match="classes_file has no meaning"):
+        load(name, SourceOptions(classes_file=Path("x")))
+
+
+class Wrong(Squares):
+    def __getitem__(self, i: int) -> Any:
+        return {"image": 1}
+
+
+X = np.zeros((3, 6, 8, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (7, "flowers must be a Dataset, a folder, arrays .* not int"),
+        (lambda: None, "not NoneType"),
+        ((X, [0, 1], X, [0, 1, 1]), "3 images in arrays have labels"),
+        ((X, [0.5, 1, 1], X, [0, 1, 1]), "labels float64"),
+        ((X.astype(np.int64), [0, 1, 1], X, [0, 1, 1]), "must be uint8 or floats"),
+        ((X, [0, 1, 1], X[:, :4], [0, 1, 1]), r"training images have \(6, 8\) pixels"),
+        ((Wrong("array"), Wrong("array")), r"item 0 is of type dict; it must be a pair"),
+        ((Squares("normalised"), Squares("array")), "leave out their normalisation"),
+        ((Squares("array", classes=["a"]), Squares("array")), "label 1 is none of its 1 classes"),
+        ({"test": Squares("array")}, "'train' must be among them"),
+        ("nowhere", "flowers can't be used: .*nowhere"),
+    ],
+)
+def test_what_is_no_data_is_refused_by_name(value: Any, sentence: str) -> None:
+    with pytest.raises(OwnPartError, match=sentence) as found:
+        as_dataset(value, "flowers")
+    assert "flowers" in str(found.value)

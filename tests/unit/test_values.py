@@ -1,0 +1,110 @@
+"""The digest of a value: the same for what is the same, another for what is not."""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from densekd.methods.paper import DenseOptions
+from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
+from densekd.values import value_digest
+
+FACTOR = 2
+
+
+def scaled(x: float) -> float:
+    return x * FACTOR
+
+
+def closure(width: int) -> Callable[[], int]:
+    return lambda: width
+
+
+def network(width: int) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(width, 2)
+
+
+class Table:
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+
+PAIRS = [
+    (1, 1.0),
+    ("1", 1),
+    ([1, 2], [12]),
+    ({"a": 1}, {"a": 2}),
+    (closure(1), closure(2)),
+    (functools.partial(scaled, 1), functools.partial(scaled, 2)),
+    (network(3), network(4)),
+    (Table(1), Table(2)),
+    (np.arange(3), np.arange(3.0)),
+    (torch.zeros(2, 3), torch.zeros(3, 2)),
+    (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+    (
+        make_method("rdkd", DenseOptions(), Schedules()),
+        make_method("rdkd", DenseOptions(temperature=3), Schedules()),
+    ),
+    (
+        make_method("rdkd", DenseOptions(), Schedules()),
+        make_method("rdkd", DenseOptions(), Schedules(base=Schedule(3))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_other_values_have_other_digests(one: object, other: object) -> None:
+    assert value_digest(one) != value_digest(other)
+
+
+def test_equal_values_have_equal_digests() -> None:
+    assert value_digest(network(3)) == value_digest(network(3))
+    assert value_digest(closure(1)) == value_digest(closure(1))
+    assert value_digest({1, 2, 3}) == value_digest({3, 2, 1})
+    loop: list[object] = []
+    loop.append(loop)
+    assert value_digest(loop) == value_digest(loop)
+
+
+def test_a_constant_that_a_function_uses_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = value_digest(scaled)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3)
+    assert value_digest(scaled) != before
+
+
+def test_the_code_of_a_class_counts() -> None:
+    def made(source: str) -> object:
+        scope: dict[str, object] = {"__name__": "__main__"}
+        exec(source, scope)
+        return scope["T"]
+
+    one = "class T:\n    def f(self): return 1"
+    assert value_digest(made(one)) == value_digest(made("\n\n" + one))
+    assert value_digest(made(one)) != value_digest(made(one.replace("1", "2")))
+
+
+def test_another_process_gives_the_same_digest() -> None:
+    code = (
+        "from densekd.values import value_digest\n"
+        "def f(x):\n    return x in {'a', 'b', 'c', 'd'}\n"
+        "print(value_digest([f, {'x', 'y', 'z'}, 0.1]))"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
