@@ -1,11 +1,13 @@
 """Accuracies and forgetting of a run: arrays in, floats out.
 
 All of them are computed from the confusion matrix after each step, over the test images of all
-classes learned so far. Accuracies are means over images, so a larger task counts more.
+classes learned so far. Accuracies are means over images, so a larger task counts more, unless they
+are called ``mean_task`` or ``mean_class``. docs/metrics.md has all definitions.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,9 +29,12 @@ def confusion_matrix(predicted: ArrayLike, labels: ArrayLike, classes: int) -> M
     return counts.reshape(classes, classes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepMetrics:
-    """The accuracies after one step, predicting among all classes seen; NaN without images."""
+    """The accuracies after one step, predicting among all classes seen; NaN without images.
+
+    The last ones are unknown (NaN or empty) in records of versions that didn't measure them.
+    """
 
     classes_seen: int
     accuracy: float  # on all tasks
@@ -37,34 +42,56 @@ class StepMetrics:
     old_accuracy: float  # on all tasks but the last; NaN after the base task
     new_accuracy: float  # on the last task
     task_accuracies: tuple[float, ...]  # on each task
+    class_accuracies: tuple[float, ...] = ()  # on each class
+    mean_task_accuracy: float = math.nan  # the mean of the tasks' accuracies
+    mean_class_accuracy: float = math.nan  # the mean of the classes' accuracies
+    # Predicting among the classes of the image's own task, on all tasks and on each.
+    task_incremental_accuracy: float = math.nan
+    task_incremental_accuracies: tuple[float, ...] = ()
 
 
-def step_metrics(confusion: Matrix, task_sizes: Sequence[int]) -> StepMetrics:
-    """Compute the accuracies after a step from its confusion matrix and its tasks' sizes."""
+def step_metrics(
+    confusion: Matrix, task_sizes: Sequence[int], within_task: Matrix | None = None
+) -> StepMetrics:
+    """Compute the accuracies after a step.
+
+    Args:
+        confusion: the confusion matrix of predictions among all classes seen.
+        task_sizes: the number of classes of each task.
+        within_task: that of predictions among the classes of the image's own task, if known.
+    """
     ends = np.cumsum(task_sizes).tolist()
-    if confusion.shape != (ends[-1], ends[-1]):
-        raise ValueError(
-            f"A confusion matrix of shape {list(confusion.shape)} for {ends[-1]} classes."
-        )
-
-    def accuracy(start: int, end: int) -> float:
-        images = confusion[start:end].sum()
-        return float(np.diagonal(confusion)[start:end].sum() / images) if images else float("nan")
-
+    for matrix in (confusion, *(() if within_task is None else (within_task,))):
+        if matrix.shape != (ends[-1], ends[-1]):
+            shape = list(matrix.shape)
+            raise ValueError(f"A confusion matrix of shape {shape} for {ends[-1]} classes.")
     starts = [0, *ends[:-1]]
-    return StepMetrics(
+    tasks = list(zip(starts, ends, strict=True))
+    by_task = [_accuracy(confusion, *task) for task in tasks]
+    by_class = [_accuracy(confusion, label, label + 1) for label in range(ends[-1])]
+    known = StepMetrics(
         classes_seen=ends[-1],
-        accuracy=accuracy(0, ends[-1]),
-        base_accuracy=accuracy(0, ends[0]),
-        old_accuracy=accuracy(0, starts[-1]),
-        new_accuracy=accuracy(starts[-1], ends[-1]),
-        task_accuracies=tuple(accuracy(*span) for span in zip(starts, ends, strict=True)),
+        accuracy=_accuracy(confusion, 0, ends[-1]),
+        base_accuracy=_accuracy(confusion, 0, ends[0]),
+        old_accuracy=_accuracy(confusion, 0, starts[-1]),
+        new_accuracy=_accuracy(confusion, starts[-1], ends[-1]),
+        task_accuracies=tuple(by_task),
+        class_accuracies=tuple(by_class),
+        mean_task_accuracy=_mean_of_known(by_task),
+        mean_class_accuracy=_mean_of_known(by_class),
+    )
+    if within_task is None:
+        return known
+    return replace(
+        known,
+        task_incremental_accuracy=_accuracy(within_task, 0, ends[-1]),
+        task_incremental_accuracies=tuple(_accuracy(within_task, *task) for task in tasks),
     )
 
 
-def average_incremental_accuracy(steps: Sequence[StepMetrics]) -> float:
-    """The mean of the accuracies after each step, including the base task."""
-    return float(np.mean([step.accuracy for step in steps]))
+def average_incremental_accuracy(steps: Sequence[StepMetrics], measure: str = "accuracy") -> float:
+    """The mean over all steps, the base task included, of an accuracy: a field of `StepMetrics`."""
+    return float(np.mean([getattr(step, measure) for step in steps]))
 
 
 def accuracy_matrix(steps: Sequence[StepMetrics]) -> NDArray[np.float64]:
@@ -82,6 +109,31 @@ def forgetting(steps: Sequence[StepMetrics]) -> float:
     """
     matrix = accuracy_matrix(steps)
     best = np.fmax.reduce(matrix[:-1, :-1], axis=0, initial=-np.inf)
-    drops = best - matrix[-1, :-1]
-    known = drops[np.isfinite(drops)]  # a task without test images has no accuracy
-    return float(known.mean()) if len(known) else float("nan")
+    return _mean_of_known(best - matrix[-1, :-1])
+
+
+def backward_transfer(steps: Sequence[StepMetrics]) -> float:
+    """The mean change of the old tasks since each was learned; NaN if there are none.
+
+    ``mean_{i < T} (A[T, i] - A[i, i])``, of GEM; negative if tasks were forgotten.
+    """
+    matrix = accuracy_matrix(steps)
+    return _mean_of_known((matrix[-1] - np.diagonal(matrix))[:-1])
+
+
+def learning_accuracy(steps: Sequence[StepMetrics]) -> float:
+    """The mean accuracy on each task right after it was learned: ``mean_i A[i, i]``."""
+    return _mean_of_known(np.diagonal(accuracy_matrix(steps)))
+
+
+def _accuracy(confusion: Matrix, start: int, end: int) -> float:
+    """The share of the images of classes ``start`` to ``end - 1`` that were predicted right."""
+    images = confusion[start:end].sum()
+    return float(np.diagonal(confusion)[start:end].sum() / images) if images else math.nan
+
+
+def _mean_of_known(values: ArrayLike) -> float:
+    """The mean without NaN and infinity: a task without test images has no accuracy."""
+    given = np.asarray(values, np.float64)
+    known = given[np.isfinite(given)]
+    return float(known.mean()) if len(known) else math.nan

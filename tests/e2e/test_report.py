@@ -111,7 +111,7 @@ def test_tables_have_the_numbers_of_the_results(
 ) -> None:
     out, told = reported
     assert told.exit_code == 0, told.stderr
-    assert told.stdout.startswith("2 runs: 3 tables as CSV, Markdown and LaTeX, 4 figures as PDF")
+    assert told.stdout.startswith("2 runs: 4 tables as CSV, Markdown and LaTeX, 4 figures as PDF")
     assert told.stdout.endswith(f"Open {out / 'index.html'}.\n")
     known = results(trained)
     rows = {row["method"]: row for row in table(out, "comparison")}
@@ -124,6 +124,13 @@ def test_tables_have_the_numbers_of_the_results(
         assert rows[method]["protocol"].endswith("shortened to 1 epoch")
         shown = f"| {100 * result[AVERAGE]:.2f} |"
         assert shown in (out / "tables" / "comparison.md").read_text()
+    further = {row["method"]: row for row in table(out, "metrics")}
+    for method, result in known.items():
+        for name in ("learning_accuracy", "backward_transfer", "forward_transfer"):
+            assert float(further[method][name]) == result[name]
+        for name in ("mean_task_accuracy", "mean_class_accuracy", "task_incremental_accuracy"):
+            assert float(further[method][name]) == result["steps"][-1][name]
+            assert float(further[method][f"average_{name}"]) == result[f"average_{name}"]
     (difference,) = table(out, "differences")
     first, second = (known[difference[key]] for key in ("first", "second"))
     assert float(difference["difference"]) == pytest.approx(first[AVERAGE] - second[AVERAGE])
@@ -252,6 +259,13 @@ def test_compare_has_the_numbers_of_the_results(tmp_path: Path) -> None:
         expected.append([method, *(f"{100 * share:.1f}" for share in shares), "0.1"])
     assert rows == expected
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    lines = call("compare", tmp_path, "--all").stdout.splitlines()
+    _, _, *rows = (line.split() for line in lines if line.strip().startswith(("gkd", "rdkd")))
+    for method, row in zip(best_first, rows, strict=True):
+        assert row[0] == method
+        assert row[1] == f"{100 * known[method]['average_mean_task_accuracy']:.1f}"
+        assert row[8] == f"{100 * known[method]['backward_transfer']:.1f}"
+        assert row[9] == "-"  # not measured
 
 
 def test_compare_passes_over_a_result_that_was_cut_off(tmp_path: Path) -> None:

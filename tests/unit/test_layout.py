@@ -31,7 +31,7 @@ TESTED_ELSEWHERE = {
     "e2e/test_serve.py": {"cli/serve.py", "serve/access.py", "serve/api.py", "serve/server.py"},
     "e2e/test_sweeps.py": {"cli/sweep.py", "sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},
-    "faults/test_run_faults.py": {"runs/locks.py", "runs/observer.py", "runs/record.py"},
+    "faults/test_run_faults.py": {"runs/locks.py", "runs/observer.py"},
     "property/test_distill_properties.py": {"losses/checks.py"},
     "unit/display/test_run_progress.py": {"display/progress.py"},
     "unit/config/test_schema.py": {"checks.py"},

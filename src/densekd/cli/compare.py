@@ -1,20 +1,29 @@
 """``densekd compare``: finished runs side by side."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from densekd.cli.options import command
 from densekd.display import output
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-@command("densekd compare runs", "densekd compare runs --plot comparison.png")
+    from densekd.reports.runs import RunRecord
+
+
+@command("densekd compare runs", "densekd compare runs --all --plot comparison.png")
 def compare_command(
     folder: Annotated[Path, typer.Argument(help="Folder that holds run folders.")] = Path("runs"),
     plot: Annotated[
         Path | None, typer.Option(help="Draw accuracy over classes seen, as PNG, PDF or SVG.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show a second table with all other metrics.")
+    ] = False,
 ) -> None:
     """Compare the finished runs in a folder."""
     from densekd.reports.compare import finished_runs, plot_runs
@@ -34,6 +43,20 @@ def compare_command(
         "measured after the last task: last on all classes, base on those of the first task, new "
         "on those of the last task, old on all but these."
     )
+    if every:
+        _show_metrics(runs, console)
     if plot is not None:
         plot_runs(runs, plot)
         console.print(f"The plot is in {output.safe(plot)}.", soft_wrap=True)
+
+
+def _show_metrics(runs: Sequence[tuple[str, "RunRecord"]], console: "Console") -> None:
+    from densekd.reports.overview import METRICS, NOTE_ON_METRICS
+
+    titles = (f"{c.title} ({c.group}) %" if c.group else f"{c.title} %" for c in METRICS)
+    table = output.table("run", numbers=titles)
+    for label, run in runs:
+        shares = (output.percent(run.measured(column.key)) for column in METRICS)
+        table.add_row(output.safe(label), *shares)
+    console.print(table)
+    console.print(NOTE_ON_METRICS)

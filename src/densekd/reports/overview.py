@@ -17,6 +17,26 @@ _MEASURES = (
     Column("new_accuracy", "new", "percent"),
     Column("forgetting", "forgetting", "percent"),
 )
+_IN_ALL, _LAST = "average over tasks", "after the last task"
+# The other metrics, each as docs/metrics.md defines it.
+METRICS = (
+    Column("average_mean_task_accuracy", "mean of tasks", "percent", _IN_ALL),
+    Column("average_mean_class_accuracy", "mean of classes", "percent", _IN_ALL),
+    Column("average_task_incremental_accuracy", "task given", "percent", _IN_ALL),
+    Column("mean_task_accuracy", "mean of tasks", "percent", _LAST),
+    Column("mean_class_accuracy", "mean of classes", "percent", _LAST),
+    Column("task_incremental_accuracy", "task given", "percent", _LAST),
+    Column("learning_accuracy", "learning accuracy", "percent"),
+    Column("backward_transfer", "backward transfer", "points"),
+    Column("forward_transfer", "forward transfer", "points"),
+)
+NOTE_ON_METRICS = (
+    "Mean of tasks, mean of classes: each counts once, whatever its number of test images. "
+    "Task given: classified among the classes of the image's own task. Learning accuracy: on "
+    "each task right after it was learned. Backward transfer: the change of a task's accuracy "
+    "since then. Forward transfer: how much better the features of the network before a task "
+    "tell its classes apart than those of random weights."
+)
 _METHOD, _PROTOCOL = Column("method", "method"), Column("protocol", "protocol")
 _SECONDS, _RUNS = Column("seconds", "training time", "seconds"), Column("runs", "runs", "count")
 _HOW = (
@@ -44,6 +64,13 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
     several = any(len(group.runs) > 1 for group in groups)
     note = f"{_HOW} {_SPREAD}" if several else _HOW
     return _table("comparison", "What each method reached", note, _names(groups), columns)
+
+
+def metrics_table(groups: Sequence[Group]) -> Table:
+    """The metrics that the comparison leaves out; without rows for runs that lack them all."""
+    measured = [group for group in groups if any(map(group.summary, (c.key for c in METRICS)))]
+    columns = [(column, [group.summary(column.key) for group in measured]) for column in METRICS]
+    return _table("metrics", "Further metrics", NOTE_ON_METRICS, _names(measured), columns)
 
 
 def differences_table(groups: Sequence[Group]) -> Table:

@@ -13,7 +13,10 @@ from densekd.sweeps.experiment_file import flat
 
 AVERAGE = "average_incremental_accuracy"
 # Measures of the last step rather than of the whole result.
-_OF_LAST_STEP = ("accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
+_OF_LAST_STEP = (
+    *("accuracy", "base_accuracy", "old_accuracy", "new_accuracy"),
+    *("mean_task_accuracy", "mean_class_accuracy", "task_incremental_accuracy"),
+)
 
 
 @dataclass(frozen=True, eq=False)

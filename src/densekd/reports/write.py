@@ -14,6 +14,7 @@ from densekd.reports.overview import (
     comparison,
     compression_table,
     differences_table,
+    metrics_table,
     orders_table,
     runs_table,
 )
@@ -26,6 +27,7 @@ _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
 # Their titles and explanations, in the order of the page.
 _SECTIONS = {
     "comparison": ("Comparison", ""),
+    "metrics": ("Further metrics", ""),
     "differences": ("Differences in pairs", ""),
     "curves": ("Accuracy after each task", "The band is one standard deviation over runs."),
     "stability": ("Old and new classes", "What was kept, and what was learned last."),
@@ -96,6 +98,7 @@ def contents_of(found: FoundRuns) -> Contents:
     sweeps = [read_sweep(folder, found) for folder in found.sweeps]
     tables = (
         comparison(groups, targets_of(sweeps, groups)),
+        metrics_table(groups),
         differences_table(groups),
         orders_table(groups),
         compression_table(found.compressions),

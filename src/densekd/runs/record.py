@@ -26,13 +26,14 @@ from densekd.training.learner import Learned, Learner
 _PACKAGES = ("torch", "numpy", "lightning-fabric", "safetensors")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepRecord(metrics.StepMetrics):
     """The results after a task.
 
     Accuracies go from 0 to 1; the inherited ones are measured with the method's own predictor.
     ``head_accuracy`` and ``nme_accuracy`` are those on all classes seen by the classifier and by
     the nearest mean of exemplars; ``notes`` are numbers that the method's loss terms recorded.
+    ``forward_transfer`` is that to this task, NaN for the base task.
     """
 
     number: int
@@ -44,6 +45,7 @@ class StepRecord(metrics.StepMetrics):
     notes: dict[str, float]
     validation: metrics.StepMetrics | None = None  # the same on validation images, if there are any
     metrics: dict[str, float] = field(default_factory=dict)  # those of one's own
+    forward_transfer: float = math.nan
 
     @classmethod
     def of(
@@ -57,7 +59,8 @@ class StepRecord(metrics.StepMetrics):
         """Make the record of a task that ``learner`` has just learned."""
 
         def measure(evaluated: Evaluation) -> metrics.StepMetrics:
-            return metrics.step_metrics(evaluated.by(learner.method.predicts), learner.sizes)
+            confusion = evaluated.by(learner.method.predicts)
+            return metrics.step_metrics(confusion, learner.sizes, evaluated.within_task)
 
         nearest = evaluation.nearest_mean
         return cls(
@@ -76,17 +79,15 @@ class StepRecord(metrics.StepMetrics):
     def from_json(cls, facts: dict[str, Any]) -> "StepRecord":
         """Restore a record from JSON, which has null for NaN and lists for tuples."""
         known = _numbers(facts)
-        known |= {"nme_accuracy": facts["nme_accuracy"], "classes": tuple(facts["classes"])}
+        known["nme_accuracy"] = facts["nme_accuracy"]
         held = facts.get("validation")
         known["validation"] = None if held is None else metrics.StepMetrics(**_numbers(held))
         return cls(**known)
 
 
 def _numbers(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of a step from JSON, with NaN for null."""
-    known = {key: math.nan if value is None else value for key, value in facts.items()}
-    tasks = tuple(math.nan if value is None else value for value in facts["task_accuracies"])
-    return {**known, "task_accuracies": tasks}
+    """The metrics of a step from JSON."""
+    return {name: _from_json(value) for name, value in facts.items()}
 
 
 def result_of(records: Sequence[StepRecord], last: metrics.Matrix) -> dict[str, Any]:
@@ -94,9 +95,11 @@ def result_of(records: Sequence[StepRecord], last: metrics.Matrix) -> dict[str, 
     nearest = [record.nme_accuracy for record in records if record.nme_accuracy is not None]
     complete = len(nearest) == len(records)
     held = [record.validation for record in records if record.validation is not None]
+    transfers = [record.forward_transfer for record in records[1:]]
     return {
         **_totals(records),
         "average_incremental_accuracy_nme": float(np.mean(nearest)) if complete else None,
+        "forward_transfer": float(np.mean(transfers)) if transfers else None,
         "validation": _totals(held) if held else None,
         "steps": [asdict(record) for record in records],
         "accuracy_matrix": metrics.accuracy_matrix(records).tolist(),
@@ -106,9 +109,16 @@ def result_of(records: Sequence[StepRecord], last: metrics.Matrix) -> dict[str, 
 
 def _totals(steps: Sequence[metrics.StepMetrics]) -> dict[str, float]:
     """The numbers of a whole run, on test or on validation images."""
+    average = functools.partial(metrics.average_incremental_accuracy, steps)
     return {
-        "average_incremental_accuracy": metrics.average_incremental_accuracy(steps),
+        "average_incremental_accuracy": average(),
+        "average_mean_task_accuracy": average("mean_task_accuracy"),
+        "average_mean_class_accuracy": average("mean_class_accuracy"),
+        "average_task_incremental_accuracy": average("task_incremental_accuracy"),
+        "last_accuracy": steps[-1].accuracy,
+        "learning_accuracy": metrics.learning_accuracy(steps),
         "forgetting": metrics.forgetting(steps),
+        "backward_transfer": metrics.backward_transfer(steps),
     }
 
 
@@ -203,6 +213,13 @@ def _memory() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not every system has these
         return None
+
+
+def _from_json(value: Any) -> Any:
+    """Read null as NaN, and a list as a tuple."""
+    if isinstance(value, list):
+        return tuple(map(_from_json, value))
+    return math.nan if value is None else value
 
 
 def _accuracy(confusion: metrics.Matrix) -> float:

@@ -1,6 +1,7 @@
 """A run: one method through all tasks, in a folder from which it can be resumed."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,9 +27,10 @@ from densekd.runs.shared import SharedTraining
 from densekd.training.callbacks import stoppable
 from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
-from densekd.training.evaluate import Evaluation, evaluate
+from densekd.training.evaluate import Evaluation, evaluate, forward_transfer
 from densekd.training.learner import Learned, Learner
 from densekd.training.own_metrics import find_metrics, measure, try_metrics
+from densekd.training.phases import frozen_copy
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +156,7 @@ class _Run:
         dataset = self.scenario.dataset
         size = image_shape(dataset.train.images)
         self.learner = make_learner(config, (dataset.mean, dataset.std), engine, size)
+        self.untrained = frozen_copy(self.learner.network)
         self.metrics = find_metrics(config.metrics or ())
         try_metrics(self.metrics, self.scenario)
         self.learned = Checkpoints(folder / "learner")
@@ -172,7 +175,10 @@ class _Run:
         self.observer.started(self.folder, self.scenario, done)
         for task in self.scenario[done:]:
             self.observer.training(task.number, task.classes)
-            self._record(task, self._increment(task) if task.number else self._base(task))
+            first = task.number == 0
+            transfer = math.nan if first else forward_transfer(self.learner, self.untrained, task)
+            learned = self._base(task) if first else self._increment(task)
+            self._record(task, learned, transfer)
             self._observers().evaluated(self.records[-1])
         if self.board is not None:
             self.board.close()
@@ -223,7 +229,7 @@ class _Run:
     def _epochs(self, task: Task) -> Checkpoints:
         return Checkpoints(self.folder / "epochs" / f"{task.number:03d}")
 
-    def _record(self, task: Task, learned: Learned) -> None:
+    def _record(self, task: Task, learned: Learned, transfer: float) -> None:
         """Test the learner, and save it with all records."""
         seen = self.scenario[: task.number + 1]
         test = join_splits([each.test for each in seen])
@@ -232,7 +238,7 @@ class _Run:
         validation = evaluate(self.learner, join_splits(held)) if held else None
         record = StepRecord.of(task, evaluation, self.learner, learned, validation)
         own = measure(self.metrics, self.learner, test)
-        self.records.append(replace(record, metrics=own))
+        self.records.append(replace(record, metrics=own, forward_transfer=transfer))
         self.evaluations.append(evaluation)
         if not self.engine.first:
             return

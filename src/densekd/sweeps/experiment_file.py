@@ -19,7 +19,13 @@ Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orde
 MEASURES = (
     "average_incremental_accuracy",
     "average_incremental_accuracy_nme",
+    "average_mean_task_accuracy",
+    "average_mean_class_accuracy",
+    "average_task_incremental_accuracy",
+    "learning_accuracy",
     "forgetting",
+    "backward_transfer",
+    "forward_transfer",
     "accuracy",
     "seconds",
     "variance",

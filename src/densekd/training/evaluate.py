@@ -1,14 +1,24 @@
 """Test a learner by its classifier and by the nearest class mean."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from densekd.data.dataset import Split
+from densekd.data.scenario import Task
+from densekd.data.stratify import first_of_each
 from densekd.methods.method import Predictor
 from densekd.metrics import Matrix, confusion_matrix
-from densekd.training.inference import nearest_mean
+from densekd.nn.network import Network
+from densekd.training.inference import cosines, extract_features, nearest_mean
 from densekd.training.learner import Learner
+
+# Enough for a mean, and few enough that it takes no time beside training.
+_IMAGES_OF_A_MEAN = 20
 
 
 @dataclass(frozen=True)
@@ -17,6 +27,8 @@ class Evaluation:
 
     head: Matrix  # of predictions by the largest logit
     nearest_mean: Matrix | None  # of predictions by the nearest class mean, if there are exemplars
+    # Of the method's own predictor, choosing among the classes of the image's task alone.
+    within_task: Matrix | None = None
 
     def by(self, predictor: Predictor) -> Matrix:
         """The matrix of a predictor; that of the head where there are no means."""
@@ -29,13 +41,49 @@ def evaluate(learner: Learner, test: Split) -> Evaluation:
     engine = learner.settings.engine
     own = test.take(engine.share.of(torch.arange(len(test))))
     outputs = learner.infer(own.images)
-    predictions = [outputs.logits.argmax(1)]
+    scores = [outputs.logits]
     means = learner.class_means()
     if means is not None:
-        predictions.append(nearest_mean(outputs.features, means))
-    classes = len(learner.classes)
-    counts = torch.stack(
-        [torch.from_numpy(confusion_matrix(p.cpu(), own.labels, classes)) for p in predictions]
-    )
-    head, *nearest = engine.total(counts.to(engine.device)).cpu().numpy()
-    return Evaluation(head, nearest[0] if nearest else None)
+        scores.append(cosines(outputs.features, means))
+    counts = [_counts(each, own.labels, len(learner.classes)) for each in scores]
+    by_mean = learner.method.predicts == "nearest-mean"
+    within = restrict_to_task(scores[-1 if by_mean else 0], own.labels, learner.sizes)
+    counts.append(_counts(within, own.labels, len(learner.classes)))
+    total = engine.total(torch.stack(counts).to(engine.device))
+    head, *nearest, within_task = total.cpu().numpy()
+    return Evaluation(head, nearest[0] if nearest else None, within_task)
+
+
+def restrict_to_task(scores: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Set the scores ``[n, classes]`` of classes outside the image's own task to minus infinity."""
+    tasks = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    others = tasks[labels][:, None] != tasks
+    return scores.masked_fill(others.to(scores.device), -torch.inf)
+
+
+def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
+    """How much better features tell a new task's classes apart than those of random weights.
+
+    The accuracy on the task's test images by the nearest mean of unit features, with the learner's
+    network before it learns the task, minus that with the ``untrained`` network. The means are over
+    the first images of each class; NaN without test images.
+    """
+    first = Split(task.train.images, task.train.labels - task.first)
+    known = first_of_each(first, _IMAGES_OF_A_MEAN)
+    share = learner.settings.engine.share
+    test = task.test.take(share.of(torch.arange(len(task.test))))
+    right = []
+    for network in (learner.network, untrained):
+        features = normalize(extract_features(network, known, learner.settings), dim=1)
+        sums = features.new_zeros(len(task.classes), features.shape[1])
+        sums.index_add_(0, known.labels.to(sums.device), features)
+        tested = extract_features(network, test, learner.settings)
+        predicted = nearest_mean(tested, normalize(sums, dim=1)).cpu() + task.first
+        right.append(int((predicted == test.labels).sum()))
+    engine = learner.settings.engine
+    trained, random = engine.total(torch.tensor(right, device=engine.device)).tolist()
+    return (trained - random) / len(task.test) if len(task.test) else math.nan
+
+
+def _counts(scores: Tensor, labels: Tensor, classes: int) -> Tensor:
+    return torch.from_numpy(confusion_matrix(scores.argmax(1).cpu(), labels, classes))

@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,13 +9,13 @@ from torch import Tensor, nn
 from densekd.data.augment import Augment
 from densekd.data.dataset import Dataset, PixelImages, Split, join_splits
 from densekd.data.memory import ExemplarMemory, Quota
-from densekd.data.scenario import Scenario
+from densekd.data.scenario import Scenario, Task
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.network import Features
 from densekd.training.engine import Engine
-from densekd.training.evaluate import evaluate
+from densekd.training.evaluate import evaluate, forward_transfer, restrict_to_task
 from densekd.training.learner import Learner, Settings
 
 import reference
@@ -104,6 +107,29 @@ def test_both_confusion_matrices_match_the_definitions() -> None:
         assert np.mean(np.array(guesses) == np.array(labels)) > 0.7
 
 
+def test_scores_restricted_to_a_task_keep_its_own_alone() -> None:
+    scores = torch.tensor([[0.1, 0.2, 0.9], [0.8, 0.3, 0.2]])
+    found = restrict_to_task(scores, torch.tensor([1, 2]), [2, 1])
+    out = -torch.inf
+    assert torch.equal(found, torch.tensor([[0.1, 0.2, out], [out, out, 0.2]]))
+
+
+@pytest.mark.parametrize("predicts", ["head", "nearest-mean"])
+def test_predictions_within_the_task_come_from_the_scores_of_the_method(predicts: str) -> None:
+    each, test = learned(), join_splits([task.test for task in scenario()])
+    each.method = replace(each.method, predicts=predicts)  # type: ignore[arg-type]
+    scores, labels = each.scores(test.images), test.labels.tolist()
+    guesses = []
+    for row, label in zip(scores.tolist(), labels, strict=True):
+        task = range(4) if label < 4 else range(4, 6)  # the classes of the base, and of the rest
+        guesses.append(max(task, key=row.__getitem__))
+    found = evaluate(each, test)
+    assert found.within_task is not None
+    assert found.within_task.tolist() == counted(guesses, labels)
+    # It knows more than the one that must choose among all classes.
+    assert found.within_task.trace() > found.by(each.method.predicts).trace()
+
+
 @pytest.mark.parametrize("name", ["finetune", "rdkd"])
 def test_without_exemplars_there_is_no_nearest_mean(name: str) -> None:
     each, test = learned(exemplars=0, name=name), scenario()[0].test
@@ -125,3 +151,31 @@ def test_images_of_unknown_classes_are_refused() -> None:
     each.learn(scenario()[0])
     with pytest.raises(ValueError, match=r"The label \d is not one of the 4 classes seen"):
         evaluate(each, scenario()[1].test)
+
+
+def nearest_class(each: Learner, task: Task) -> float:
+    """The accuracy by the nearest mean of unit features, computed one image after the other."""
+    train, test = (array(each.infer(x.images).features) for x in (task.train, task.test))
+    unit = train / np.linalg.norm(train, axis=1, keepdims=True)
+    names = range(task.first, task.first + len(task.classes))
+    means = np.stack([unit[task.train.labels.numpy() == name].mean(0) for name in names])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    guesses = [names[int((means @ row).argmax())] for row in test]
+    return float(np.mean(np.array(guesses) == task.test.labels.numpy()))
+
+
+def test_forward_transfer_compares_features_before_the_task_with_untrained_ones() -> None:
+    first, task = scenario()
+    each, untrained = learner(), learner()
+    each.learn(first)
+    untrained.network.grow(4)  # only so that `infer` has logits
+    wanted = nearest_class(each, task) - nearest_class(untrained, task)
+    state = {name: x.clone() for name, x in each.network.state_dict().items()}
+    found = forward_transfer(each, untrained.network, task)
+    assert found == pytest.approx(wanted)
+    assert found != 0
+    assert forward_transfer(untrained, untrained.network, task) == 0
+    # It changes nothing.
+    assert all(torch.equal(x, state[name]) for name, x in each.network.state_dict().items())
+    empty = replace(task, test=task.test.take(torch.arange(0)))
+    assert math.isnan(forward_transfer(each, untrained.network, empty))
