@@ -23,6 +23,7 @@ from densekd.model.edit import EditedClasses, commit_edit, editable_store, file_
 from densekd.model.frozen import FrozenModel, write_frozen_state
 from densekd.model.frozen_update import FittedState, fit_state, new_ranks
 from densekd.model.photos import Photos, join_photos, load_photos
+from densekd.model.pointer import step_numbers
 from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
 from densekd.training.checkpoint import State, load_state, remove_unused, save_state
 
@@ -83,34 +84,33 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget everywhere.")
     pointer, taught = store.existing(), _taught(store)
-    known = {name: {h for each, h in set().union(*taught) if each == name} for name in classes}
+    every = set[tuple[str, bytes]]().union(*taught.values())
+    known = {name: {h for each, h in every if each == name} for name in classes}
     hashes = {file_hash(file) for file in files}.union(*known.values())
-    present = {h for step in taught for _, h in step}
+    present = {h for _, h in every}
     unknown = [name for name, own in known.items() if not own]
     unknown += [str(file) for file in files if file_hash(file) not in present]
     if unknown:
         raise ValueError(f"No step of {store.folder} has {quote_names(unknown)}; check the names.")
-    left = [{name for name, h in step if h not in hashes} for step in taught]
+    left = {step: {n for n, h in own if h not in hashes} for step, own in taught.items()}
     if not left[pointer.step]:
         raise ValueError(
             f"{store.folder} would have no class left; delete the folder to erase everything."
         )
-    gone = {
-        name for step, own in zip(taught, left, strict=True) for name, _ in step if name not in own
-    }
+    gone = {name for step, own in taught.items() for name, _ in own if name not in left[step]}
     return Erasure(pointer.steps, frozenset(hashes), frozenset(gone))
 
 
-def _taught(store: Store) -> list[set[tuple[str, bytes]]]:
+def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
     """For each step, the class and the hash of each photo that counts."""
-    photos, found = _load_all_photos(store), []
-    for step in range(store.existing().steps):
+    photos, found = _load_all_photos(store), {}
+    for step in store.steps(store.existing()):
         facts, tensors = load_state(store.path(step) / "state")
         rows = torch.cat([photos[s].hashes for s in facts["photos"]]).numpy()
         ranks = tensors["labels"].tolist()
-        found.append(
-            {(facts["classes"][r], h.tobytes()) for r, h in zip(ranks, rows, strict=True) if r >= 0}
-        )
+        found[step] = {
+            (facts["classes"][r], h.tobytes()) for r, h in zip(ranks, rows, strict=True) if r >= 0
+        }
     return found
 
 
@@ -119,10 +119,11 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
     if store.existing().steps == erasure.step:
         _commit_step(store, erasure)
     pointer = store.existing()
-    shutil.rmtree(store.folder / "pending", ignore_errors=True)
-    for place in (store.folder / "steps").iterdir():
-        if place.name.isdigit() and int(place.name) >= pointer.steps:
-            shutil.rmtree(place)  # left by an update that was killed before the step counted
+    # Nothing can be erased from what is unfinished, set aside, or was never made a step.
+    for place in (store.folder / "pending", store.aside):
+        shutil.rmtree(place, ignore_errors=True)
+    for step in set(step_numbers(store.folder)).difference(store.steps(pointer)):
+        shutil.rmtree(store.path(step))
     photos = _load_all_photos(store)
     for step, part in photos.items():
         gone = match_hashes(part, erasure.hashes)
@@ -130,7 +131,7 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
             photos[step] = part.erase(gone)
             photos[step].save(store.path(step) / "photos")
             _warn_if_finetuned(store, step)
-    for step in range(pointer.steps):
+    for step in store.steps(pointer):
         _rewrite_state(store, step, photos, erasure.names)
         remove_unused(store.path(step))
     store.erasing.unlink()
@@ -231,7 +232,7 @@ def _classes_left(classes: Sequence[str], labels: Tensor) -> tuple[str, ...]:
 
 def _load_all_photos(store: Store) -> dict[int, Photos]:
     """The photos of each step that has some."""
-    paths = {step: store.path(step) / "photos" for step in range(store.existing().steps)}
+    paths = {step: store.path(step) / "photos" for step in store.steps(store.existing())}
     return {
         step: load_photos(path)
         for step, path in paths.items()

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
-from densekd.model.store import FROZEN, HistoryEntry, Pointer, Store
+from densekd.model.pointer import Pointer
+from densekd.model.store import FROZEN, HistoryEntry, Store
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 
 PhotoInput = Path | bytes | Image.Image | NDArray[np.uint8]
@@ -194,7 +195,7 @@ def history(folder: Path) -> list[HistoryEntry]:
     """All steps of a model, in the order in which they were made."""
     store = Store(folder)
     pointer = store.existing()
-    return [store.entry(step, pointer) for step in range(pointer.steps)]
+    return [store.entry(step, pointer) for step in store.steps(pointer)]
 
 
 def undo(folder: Path, to: int | None = None) -> HistoryEntry:

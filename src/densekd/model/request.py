@@ -7,7 +7,8 @@ from typing import Self
 
 from densekd.data.dataset import OnProgress
 from densekd.model.options import TeachOptions
-from densekd.model.store import Pointer, Store, Update
+from densekd.model.pointer import Pointer
+from densekd.model.store import Store, Update
 from densekd.training.callbacks import Callback
 
 
@@ -98,7 +99,7 @@ def check_places(folder: Path, source: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder for the model.")
-    ours = {"current.json", "lock", "pending", "steps"}
+    ours = {"current.json", "lock", "pending", "set-aside", "steps"}
     # Ignore hidden files: a killed update or the operating system may have left them.
     others = [p.name for p in folder.iterdir() if p.name not in ours and p.name[0] != "."]
     if Store(folder).pointer() is None and others:

@@ -5,28 +5,44 @@
     MODEL/current.json         the current step and the number of steps that count
     MODEL/steps/000, 001, ...  one state per update, changed only to erase photos
     MODEL/pending/KEY/         the checkpoints of an unfinished update
+    MODEL/set-aside/TIME/      what was in the way or damaged; nothing reads it
     MODEL/erasing.json         what is being erased from all states
     MODEL/lock                 held by the process that changes the model; readers don't need it
 """
 
 import errno
-import json
+import logging
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from densekd.files import remove_leftovers, sync_folder, write_json
-from densekd.training.checkpoint import load_facts
+from densekd.config.settings_tree import digest
+from densekd.files import remove_leftovers, sync_folder
+from densekd.model.pointer import (
+    Pointer,
+    read_pointer,
+    rebuild_pointer,
+    step_numbers,
+    step_path,
+    write_pointer,
+)
+from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 
-_FORMAT = 1
 # The kind of a model on a frozen backbone, in its state; other models are trained by a method.
 FROZEN = "frozen features"
+# The folders in ``pending`` of changes that take seconds, so that they are never continued.
+EDITS = ("edit", "corrected")
+_REPLACED = "replaced"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,13 +112,6 @@ class HistoryEntry:
     update: Update
 
 
-class Pointer(NamedTuple):
-    """The content of ``current.json``: the current step and the number of steps."""
-
-    step: int
-    steps: int
-
-
 @dataclass(frozen=True)
 class Store:
     """The files of a model."""
@@ -110,21 +119,13 @@ class Store:
     folder: Path
 
     def pointer(self) -> Pointer | None:
-        """The current step, or None if there is no model yet."""
-        file = self.folder / "current.json"
-        try:
-            content = json.loads(file.read_bytes())
-            pointer = Pointer(content["step"], content["steps"])
-            if content["format"] != _FORMAT or not 0 <= pointer.step < pointer.steps:
-                raise ValueError
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f'{file} is damaged; write {{"format": {_FORMAT}, "step": N, "steps": N + 1}} into '
-                f"it, where N is the number of the newest folder in {self.folder / 'steps'}."
-            ) from None
-        return pointer
+        """The current step, or None if there is no model yet.
+
+        If ``current.json`` is lost, it is the newest intact step; the next process that changes the
+        model writes that down.
+        """
+        found = read_pointer(self.folder)
+        return rebuild_pointer(self.folder) if found is None else found
 
     def existing(self) -> Pointer:
         """The current step; raises if there is no model."""
@@ -138,7 +139,11 @@ class Store:
 
     def path(self, step: int) -> Path:
         """The folder of a step."""
-        return self.folder / "steps" / f"{step:03d}"
+        return step_path(self.folder, step)
+
+    def steps(self, pointer: Pointer) -> list[int]:
+        """The numbers of the steps that count."""
+        return [step for step in step_numbers(self.folder) if step < pointer.steps]
 
     def facts(self, step: int) -> dict[str, Any]:
         """What is recorded about a step, without its tensors."""
@@ -166,7 +171,7 @@ class Store:
         """Make the state in ``prepared`` a step, and the current one."""
         place = self.path(step)
         if place.exists():  # left by an update that was killed before the step counted
-            shutil.rmtree(place)
+            self._clear(place, prepared)
         place.parent.mkdir(exist_ok=True)
         os.replace(prepared, place)
         sync_folder(place.parent)
@@ -175,7 +180,44 @@ class Store:
 
     def point(self, pointer: Pointer) -> None:
         """Change the current step, atomically."""
-        write_json(self.folder / "current.json", {"format": _FORMAT, **pointer._asdict()})
+        write_pointer(self.folder, pointer)
+
+    def set_aside(self, place: Path) -> Path:
+        """Move a file or folder to where nothing reads it, and say where that is."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+        other = self.aside / f"{now}.{secrets.token_hex(2)}" / place.relative_to(self.folder)
+        other.parent.mkdir(parents=True)
+        os.replace(place, other)
+        sync_folder(place.parent)
+        return other
+
+    @property
+    def aside(self) -> Path:
+        """The folder of what was set aside."""
+        return self.folder / "set-aside"
+
+    def _clear(self, place: Path, prepared: Path) -> None:
+        """Make room for a step: what the same update left is replaced, anything else kept."""
+        if _same_update(place, prepared):
+            replaced = prepared.with_name(_REPLACED)
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.replace(place, replaced)
+        else:
+            other = self.set_aside(place)
+            logger.warning("%s didn't count as a step of the model; it is now %s.", place, other)
+
+    def _finish_commit(self, pointer: Pointer) -> None:
+        """Remove what was left by an update that was killed after its step counted, or an edit."""
+        pending, done = self.folder / "pending", {*EDITS, _REPLACED}
+        if not pending.exists():
+            return
+        with suppress(DamagedCheckpoint, FileNotFoundError):
+            facts = self.facts(pointer.step)
+            done.add(digest([facts["asked"], facts["parent"]]))
+        for name in done:
+            shutil.rmtree(pending / name, ignore_errors=True)
+        with suppress(OSError):  # another update waits to be continued
+            pending.rmdir()
 
     @property
     def erasing(self) -> Path:
@@ -198,6 +240,11 @@ class Store:
             ) from None
         try:
             remove_leftovers(self.folder)
+            pointer = self.pointer()
+            if pointer is not None:
+                if read_pointer(self.folder) is None:
+                    self.point(pointer)
+                self._finish_commit(pointer)
             if self.erasing.exists() and not to_erase:
                 raise ValueError(
                     f"Erasing photos from {self.folder} was interrupted; "
@@ -213,6 +260,16 @@ class Store:
             ) from error
         finally:
             lock.release()
+
+
+def _same_update(place: Path, other: Path) -> bool:
+    """Whether two states were made by the same update, so that they differ by times only."""
+    try:
+        facts = [load_facts(each / "state") for each in (place, other)]
+    except (DamagedCheckpoint, FileNotFoundError):
+        return False
+    same = [{**each, "when": "", "update": {**each["update"], "seconds": 0}} for each in facts]
+    return same[0] == same[1]
 
 
 def update_from_json(facts: dict[str, Any]) -> Update:

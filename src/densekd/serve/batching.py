@@ -58,7 +58,8 @@ class CurrentModel:
         store = Store(self.folder)
         step = store.existing().step
         files = (self.folder / "current.json", store.path(step) / "state.json")
-        return [(found.st_ino, found.st_mtime_ns) for found in (file.stat() for file in files)]
+        found = [file.stat() for file in files if file.exists()]
+        return step, [(each.st_ino, each.st_mtime_ns) for each in found]
 
 
 class StepPrediction(NamedTuple):

@@ -10,6 +10,7 @@ from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.model.corrections import Correction, correct_photos
 from densekd.model.model import history
 from densekd.model.options import TeachOptions
+from densekd.model.pointer import step_numbers
 from densekd.model.store import HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
@@ -60,7 +61,9 @@ class Session:
         try:
             found = (self.folder / "current.json").stat()
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            # Perhaps only that file is lost.
+            numbers = step_numbers(self.folder)
+            return (numbers[-1], 0) if numbers else None
         return found.st_ino, found.st_mtime_ns
 
     def history(self) -> list[HistoryEntry]:
