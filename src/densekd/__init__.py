@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from densekd.methods.schedule import Schedule as Schedule
     from densekd.methods.terms import Term as Term
     from densekd.pool import TaskPool as TaskPool
+    from densekd.runs.loaded import load_run as load_run
     from densekd.training.learner import Learner as Learner
     from densekd.training.settings import Settings as Settings
 
@@ -34,6 +35,7 @@ _MODULES = {
     "TaskPool": "densekd.pool",
     "Term": "densekd.methods.terms",
     "load": "densekd.data.sources",
+    "load_run": "densekd.runs.loaded",
 }
 __all__ = [*_MODULES]
 __version__ = "0.1.0"

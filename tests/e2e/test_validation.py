@@ -15,8 +15,9 @@ from densekd.data.batches import Batches
 from densekd.data.dataset import Dataset, PixelImages, Split
 from densekd.reports.runs import find_runs
 from densekd.runs.build import make_scenario
+from densekd.runs.loaded import load_run
 from densekd.runs.observer import RunObserver
-from densekd.runs.run import load_run, run_config
+from densekd.runs.run import run_config
 from densekd.training.callbacks import Stopped
 
 SHORT = {
@@ -74,7 +75,7 @@ def test_no_validation_image_is_trained_on_or_kept(
     assert trained
     assert trained <= pixels(dataset.train)
     assert not trained & held
-    kept = pixels(load_run(Path(result["folder"])).learner.memory.exemplars())
+    kept = pixels(load_run(Path(result["folder"])).learner().memory.exemplars())
     assert not kept & held
     assert not kept & pixels(dataset.test)
 

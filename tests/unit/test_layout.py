@@ -28,6 +28,7 @@ TESTED_ELSEWHERE = {
         "reports/write.py",
     },
     "e2e/test_report_page.py": {"reports/page.py"},
+    "e2e/test_run.py": {"runs/run.py"},
     "e2e/test_serve.py": {"cli/serve.py", "serve/access.py", "serve/api.py", "serve/server.py"},
     "e2e/test_sweeps.py": {"cli/sweep.py", "sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},

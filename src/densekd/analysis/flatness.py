@@ -17,7 +17,7 @@ from densekd.data.dataset import OnProgress, Split, join_splits
 from densekd.data.stratify import first_of_each
 from densekd.files import write_json
 from densekd.nn.network import Network
-from densekd.runs.run import LoadedRun, load_run, read_config
+from densekd.runs.loaded import LoadedRun, load_run
 from densekd.seeds import Seeds
 from densekd.training.learner import Learner
 from densekd.training.phases import frozen_copy
@@ -92,15 +92,14 @@ def measure_flatness(
         ``images``, and the ``losses`` as `flatness` gives them.
     """
     noise = noise or Noise()
-    read_config(folder)
+    run = load_run(folder, trust_code=trust_code)
     asked = {**asdict(noise), "sigmas": list(noise.sigmas), "per_class": per_class}
     known = _read(folder / _FILE, asked)
     if known is not None:
         return known
-    run = load_run(folder, trust_code=trust_code)
     train = _training_images(folder, run, per_class)
     losses: list[float] = (_read(folder / _UNFINISHED, asked) or {"losses": []})["losses"]
-    for loss in _losses(run.learner, train, noise, len(losses), on_progress):
+    for loss in _losses(run.learner(), train, noise, len(losses), on_progress):
         losses.append(loss)
         write_json(folder / _UNFINISHED, {**asked, "losses": losses})
     result = {**asked, "images": len(train), "losses": _by_sigma(losses, noise)}
@@ -181,7 +180,7 @@ def _by_sigma(losses: list[float], noise: Noise) -> list[list[float]]:
 
 
 def _training_images(folder: Path, run: LoadedRun, per_class: int | None) -> Split:
-    done, tasks = len(run.learner.sizes), len(run.scenario)
+    done, tasks = len(run.steps), len(run.scenario)
     if done < tasks:
         raise ValueError(
             f"{folder} has learned {done} of {tasks} tasks; repeat its `densekd run` first."

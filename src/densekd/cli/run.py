@@ -32,7 +32,7 @@ _KEYS = {
     "memory": "memory.per_class",
     "memory_total": "memory.total",
     "devices": "engine.devices",
-    **{name: name for name in ("network", "epochs", "seed")},
+    **{name: name for name in ("network", "epochs", "seed", "start", "keep_steps")},
     "metric": "metrics",
 }
 
@@ -87,6 +87,21 @@ class RunOptions:
     ] = None
     seed: options.Seed = None
     devices: Annotated[int | None, _training("Processes that share each batch. Default: 1.")] = None
+    keep_steps: Annotated[
+        bool | None,
+        _training("Keep the learner and the test predictions of every step.", "--keep-steps"),
+    ] = None
+    start: Annotated[
+        str | None,
+        option(
+            "Go on from a step of another run, with its settings but for the options given; step 1 "
+            "is the first task.",
+            "--from",
+            panel=options.SETTINGS,
+            metavar="RUN@STEP",
+        ),
+    ] = None
+    trust_code: options.TrustCode = False
     config: Annotated[
         Path | None,
         option(
@@ -106,7 +121,8 @@ class RunOptions:
         given = merge(file, options.given_settings(self, _KEYS))
         # Parsed like an override, because it may be a number or a word.
         order = [] if self.order is None else [f"scenario.order={self.order}"]
-        return resolve(override(given, [*order, *(self.override or [])]))
+        tree = override(given, [*order, *(self.override or [])])
+        return resolve(tree, trust_code=self.trust_code)
 
 
 @command(
@@ -114,6 +130,7 @@ class RunOptions:
     "densekd run --data cifar100 --method rdkd-adaptive --steps 10 --epochs 30%",
     "densekd run --data folder:~/photos --increment 5 --memory-total 500",
     "densekd run --config mine.toml --seed 7 -o method.options.temperature=4",
+    "densekd run --from runs/digits-rdkd-0123456789ab@3 --method gkd",
     options=RunOptions,
     note="Repeat the same command to resume a run that was stopped.",
 )

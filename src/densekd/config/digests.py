@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from densekd.config.own_parts import base_code
 from densekd.config.schema import Config, as_tree
-from densekd.config.settings_tree import INERT_KEYS, plain
+from densekd.config.settings_tree import INERT_KEYS, given, plain
 from densekd.methods.registry import baseline_of, is_own_method
 
 if TYPE_CHECKING:
@@ -22,17 +22,16 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     They keep the shape that they first had, so that existing folders are found.
     """
     tree = as_tree(config)
-    for key in INERT_KEYS:
-        section, name = key.split(".")
-        del tree[section][name]
+    _drop_inert(tree)
     if tree["data"].pop("oversample_rare"):
         tree["data"]["even"] = True
     if not tree["data"]["validation"]:
         del tree["data"]["validation"]
     if tree.get("scenario", {}).get("first", 0) is None:
         del tree["scenario"]["first"]
-    if not tree.get("metrics"):  # settings that were added later
-        tree.pop("metrics", None)
+    for key in ("metrics", "start"):  # settings that were added later
+        if not tree.get(key):
+            tree.pop(key, None)
     if isinstance(tree["method"], dict):
         tree["method"] = {
             key: value
@@ -40,6 +39,14 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
             if value is not None or key in _DIGESTED_SECTIONS
         }
     return tree
+
+
+def _drop_inert(tree: dict[str, Any]) -> None:
+    for key in INERT_KEYS:
+        *sections, name = key.split(".")
+        inside = given(tree, *sections)
+        if isinstance(inside, dict):
+            inside.pop(name, None)
 
 
 def base_settings(config: Config, base_classes: int) -> dict[str, Any]:

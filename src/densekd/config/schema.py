@@ -12,7 +12,15 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from densekd.config.defaults import default_settings
 from densekd.config.errors import error_sentence
-from densekd.config.settings_tree import as_text, given, merge, plain, toml_lines, uniform
+from densekd.config.settings_tree import (
+    as_text,
+    given,
+    merge,
+    plain,
+    read_toml,
+    toml_lines,
+    uniform,
+)
 from densekd.data import sources
 from densekd.data.memory import Quota, Selection
 from densekd.data.scenario import Task
@@ -194,6 +202,15 @@ class EngineConfig:
     workers: Natural = 0  # processes that decode images which don't fit into memory
 
 
+@dataclass(frozen=True)
+class StartConfig:
+    """The step of another run, the parent, to go on from; see `densekd.config.branching`."""
+
+    run: Path  # the parent's folder
+    after: Count  # the number of its last step to take over; 1 is the base task
+    settings: str  # the digest of the parent's settings
+
+
 class CommonConfig(Protocol):
     """The settings that a run and a compression share."""
 
@@ -215,11 +232,13 @@ class Config:
 
     ``seed`` is for all random streams but the order of the classes. ``epochs`` is the number of
     epochs of the base task, or, as a float, the share of all epochs to train; the other schedules
-    are shortened in proportion. None leaves them as they are.
+    are shortened in proportion. None leaves them as they are. ``keep_steps`` keeps the learner and
+    the test predictions of every step.
     """
 
     seed: int = 1993
     epochs: Count | EpochShare | None = None
+    keep_steps: bool = False
     network: str
     data: DataConfig = DataConfig()
     scenario: ScenarioConfig = ScenarioConfig()
@@ -229,6 +248,7 @@ class Config:
     training: TrainingConfig
     engine: EngineConfig = EngineConfig()
     metrics: OwnMetrics | None = None  # see `densekd.training.own_metrics`
+    start: StartConfig | None = None
 
     def schedules(self) -> Schedules:
         """The schedules to train by: those of ``training``, shortened by ``epochs``."""
@@ -252,14 +272,26 @@ class Config:
         return workload(self.make_method(), tasks, quota)
 
 
-def resolve(tree: Mapping[str, Any]) -> Config:
+def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
     """Complete what a user gave by the defaults for such data and such a method.
 
-    Anything may be left out. Raises ValueError as `checked` does.
+    Anything may be left out. With ``trust_code``, a run that goes on from another one may be made
+    with that one's files of code. Raises ValueError as `checked` does.
     """
     tree = uniform(tree)
+    if given(tree, "start") is not None:
+        from densekd.config.branching import complete_branch  # which resolves the parent's settings
+
+        tree = complete_branch(tree, trust_code=trust_code)
     _check_preset(tree)
     return checked(Config, merge(default_settings(tree), tree))
+
+
+def read_config(folder: Path) -> Config:
+    """Read the settings of the run in a folder."""
+    if not (folder / "config.toml").is_file():
+        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
+    return resolve(read_toml(folder / "config.toml"))
 
 
 def _check_preset(tree: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # Settings that can't change a result, by dotted key.
-INERT_KEYS = ("data.dir", "engine.workers")
+INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "start.run")
 # Settings that exclude each other, by section.
 _EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment")}
 

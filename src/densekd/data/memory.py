@@ -112,6 +112,11 @@ class ExemplarMemory:
         self._added = {}
         self._kept = [_at_most(quota, images) for images in [*self._kept, *chosen]]
 
+    def shrink(self) -> None:
+        """Keep no more of each class than the quota, which may be that of another memory."""
+        quota = self.quota.of(self.classes) if self._kept else 0
+        self._kept = [_at_most(quota, images) for images in self._kept]
+
     def add(self, more: Split) -> None:
         """Add images of learned classes as exemplars beyond the quota, until `learn` is called.
 

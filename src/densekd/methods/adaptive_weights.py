@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -83,12 +83,20 @@ class AdaptiveWeights:
         self._tasks.append(self._checked(vectors))
         self._new = self._means = None
 
-    def replace_old(self, vectors: Tensor) -> None:
-        """Replace the vectors of all learned tasks, ``[old classes, D]``, by recomputed ones."""
-        sizes = [len(task) for task in self._tasks]
+    @property
+    def tasks(self) -> int:
+        """How many learned tasks there are."""
+        return len(self._tasks)
+
+    def replace_old(self, vectors: Tensor, sizes: Sequence[int] | None = None) -> None:
+        """Replace the vectors of all learned tasks, ``[old classes, D]``, by recomputed ones.
+
+        ``sizes`` are the numbers of classes of the tasks, unless they are as before.
+        """
+        sizes = [len(task) for task in self._tasks] if sizes is None else sizes
         if len(vectors) != sum(sizes):
             raise ValueError(f"{len(vectors)} class vectors for {sum(sizes)} old classes.")
-        self._tasks = list(self._checked(vectors).split(sizes))
+        self._tasks = list(self._checked(vectors).split(list(sizes)))
         self._new = self._means = None
 
     def set_new(self, vectors: Tensor) -> None:

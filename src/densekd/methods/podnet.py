@@ -90,7 +90,8 @@ class ChannelDistance(FeatureTerm):
     """AFC's distance between maps, each channel weighted by its importance to the teacher.
 
     The importance of a channel is the square of the classification loss's gradient with respect to
-    it, summed over one epoch of the task's images. It is measured anew after each task.
+    it, summed over one epoch of the task's images. It is measured anew after each task. After tasks
+    that another method learned, all channels count alike.
     """
 
     needs_old_tasks = True
@@ -102,7 +103,8 @@ class ChannelDistance(FeatureTerm):
         self.importance: tuple[Tensor, ...] = ()
 
     def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
-        return channel_distance(student.maps, teacher.maps, self.importance)
+        importance = self.importance or [x.new_ones(x.shape[1]) for x in teacher.maps]
+        return channel_distance(student.maps, teacher.maps, importance)
 
     def end(self, context: TaskContext) -> None:
         """Measure the importance of the trained network's channels."""

@@ -79,6 +79,11 @@ class Term(ABC):
         for stream in self.streams:
             check_choice("stream", stream, get_args(Stream))
 
+    @property
+    def state_kind(self) -> str:
+        """Names what `state_dict` gives: a term takes over only state of its own kind."""
+        return type(self).__qualname__
+
     def begin(self, context: TaskContext) -> dict[str, float]:
         """Prepare for a task before it is trained; returns numbers to record, by name."""
         return {}
@@ -213,16 +218,23 @@ class Distil(Term):
         return f"lambda [{streams}], {groups}, {weight}, {scale}"
 
     def begin(self, context: TaskContext) -> dict[str, float]:
-        """Measure the distance of the new classes; records lambda, or s of all old classes."""
+        """Measure the distance of the new classes; records lambda, or s of all old classes.
+
+        Class vectors of old tasks that another method learned come from their exemplars.
+        """
         old, added = context.old, len(context.task.classes)
         if not old:
             return {}
         if isinstance(self.weight, RatioWeight):
             return {"lambda": self.weight.of(sum(old), added)}
-        if self.vectors == "recomputed":
+        # A method without class vectors may have learned the old tasks.
+        if self.vectors == "recomputed" or self.weight.tasks != len(old):
             if context.exemplars is None:
-                raise ValueError("vectors='recomputed' needs exemplars of the old classes.")
-            self.weight.replace_old(self._vectors(context, context.exemplars, 0, sum(old)))
+                raise ValueError(
+                    "The class vectors of the old tasks are computed from exemplars, but there are "
+                    "none; keep some, or take a method without adaptive weights."
+                )
+            self.weight.replace_old(self._vectors(context, context.exemplars, 0, sum(old)), old)
         self.weight.set_new(self._task_vectors(context))
         return {"s": float(self.weight.distance(torch.ones(len(old), dtype=torch.bool)))}
 
@@ -246,6 +258,12 @@ class Distil(Term):
         """Keep the class vectors of the task."""
         if isinstance(self.weight, AdaptiveWeights):
             self.weight.add_task(self._task_vectors(context))
+
+    @property
+    def state_kind(self) -> str:
+        """Class vectors, which depend on the similarity, or nothing."""
+        kept = [] if isinstance(self.weight, RatioWeight) else [self.weight.similarity]
+        return " ".join([super().state_kind, *kept])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The class vectors of all tasks."""

@@ -5,23 +5,34 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 
 from densekd.config.digests import base_settings, influential
-from densekd.config.own_parts import check_code, load_trusted, own_references, write_code
-from densekd.config.schema import CommonConfig, Config, as_toml, as_tree, resolve
-from densekd.config.settings_tree import digest, read_toml
+from densekd.config.own_parts import check_code, own_references, write_code
+from densekd.config.schema import (
+    CommonConfig,
+    Config,
+    StartConfig,
+    as_toml,
+    as_tree,
+    read_config,
+)
+from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits
-from densekd.data.scenario import Scenario, Task
+from densekd.data.scenario import Task
 from densekd.files import write_atomically
 from densekd.methods.registry import baseline_of, split_name, what_kd_does
 from densekd.parts import explain_errors, is_reference, load_files, short_name
+from densekd.runs.branch import branched_state, copy_predictions
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog, TensorBoardWriter, tensorboard_installed
+from densekd.runs.loaded import evaluations_of
 from densekd.runs.locks import exclusive
 from densekd.runs.observer import RunObserver, RunObservers
+from densekd.runs.predictions import Predictions, save_predictions
 from densekd.runs.record import StepRecord, commit, read_result, result_of, store_result
 from densekd.runs.shared import SharedTraining
 from densekd.training.callbacks import stoppable
@@ -88,50 +99,18 @@ def in_folder(
         return train(engine, observer)
 
 
-class LoadedRun(NamedTuple):
-    """A run; its learner has learned the first ``len(learner.sizes)`` tasks."""
-
-    config: Config
-    scenario: Scenario
-    learner: Learner
-
-
-def load_run(folder: Path, *, trust_code: bool = False) -> LoadedRun:
-    """Load a run's settings, its data and its newest learner, on one device.
-
-    Args:
-        folder: of the run.
-        trust_code: run the files of code that the run was made with, if there are any.
-
-    Raises:
-        ValueError: if the folder is not that of a run, no task was learned yet, or it needs code
-            that isn't trusted or has changed.
-    """
-    config = read_config(folder)
-    load_trusted(config, folder, trust_code)
-    engine = make_engine(replace(config, engine=replace(config.engine, devices=1)))
-    scenario = make_scenario(config)
-    dataset = scenario.dataset
-    size = image_shape(dataset.train.images)
-    learner = make_learner(config, (dataset.mean, dataset.std), engine, size)
-    if _restore(learner, Checkpoints(folder / "learner")) is None:
-        raise ValueError(f"{folder} has learned no task yet; repeat its `densekd run` first.")
-    return LoadedRun(config, scenario, learner)
-
-
-def read_config(folder: Path) -> Config:
-    """Read the settings of the run in a folder."""
-    if not (folder / "config.toml").is_file():
-        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
-    return resolve(read_toml(folder / "config.toml"))
-
-
 def _restore(learner: Learner, learned: Checkpoints) -> State | None:
     """Load the newest checkpoint into a learner and return it; None if there is none."""
     state = learned.newest()
     if state is not None:
         learner.load_state(State(state.facts["learner"], state.tensors))
     return state
+
+
+def _kept_before(folder: Path) -> bool:
+    """Whether the run in a folder was begun with ``keep_steps``; then it goes on with it."""
+    file = folder / "config.toml"
+    return file.is_file() and read_config(folder).keep_steps
 
 
 def _warn_of_network(config: Config) -> None:
@@ -154,22 +133,29 @@ class _Run:
         loading = observer.loading if many else stoppable(observer.loading, observer)
         self.scenario = make_scenario(config, loading)
         dataset = self.scenario.dataset
-        size = image_shape(dataset.train.images)
-        self.learner = make_learner(config, (dataset.mean, dataset.std), engine, size)
+        self.size = image_shape(dataset.train.images)
+        self.learner = self._new_learner()
         self.untrained = frozen_copy(self.learner.network)
         self.metrics = find_metrics(config.metrics or ())
         try_metrics(self.metrics, self.scenario)
-        self.learned = Checkpoints(folder / "learner")
+        self.keep = config.keep_steps or _kept_before(folder)
+        self.learned = Checkpoints(folder / "learner", keep_all=self.keep)
         self.records: list[StepRecord] = []
         self.evaluations: list[Evaluation] = []
         self.board: TensorBoardWriter | None = None
         if engine.first and tensorboard_installed():
             self.board = TensorBoardWriter(folder / "tensorboard", self.learner.method)
 
+    def _new_learner(self) -> Learner:
+        dataset = self.scenario.dataset
+        return make_learner(self.config, (dataset.mean, dataset.std), self.engine, self.size)
+
     def finish(self) -> dict[str, Any]:
         self._resume()
         if self.engine.first:
-            write_atomically(self.folder / "config.toml", as_toml(self.config))
+            write_atomically(
+                self.folder / "config.toml", as_toml(replace(self.config, keep_steps=self.keep))
+            )
             _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)
@@ -187,14 +173,21 @@ class _Run:
         return store_result(self.folder, reached, as_tree(self.config), self.engine)
 
     def _resume(self) -> None:
+        if self.config.start is not None:
+            self._branch(self.config.start)
         state = _restore(self.learner, self.learned)
         if state is None:
             return
         self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
-        for number in range(len(self.records)):
-            head = state.tensors[f"confusion.{number}"].numpy()
-            nearest = state.tensors.get(f"nearest_mean.{number}")
-            self.evaluations.append(Evaluation(head, None if nearest is None else nearest.numpy()))
+        self.evaluations = evaluations_of(state)
+
+    def _branch(self, start: StartConfig) -> None:
+        """Copy what the parent learned, unless an earlier process did."""
+        if self.engine.first and self.learned.newest() is None:
+            state = branched_state(start, self.scenario, self._new_learner())
+            copy_predictions(start, self.folder)
+            self.learned.save(start.after - 1, state)
+        self.engine.broadcast(True)  # other ranks wait until it is there
 
     def _observers(self, *folders: Path) -> RunObserver:
         """The observer and the writers of the first rank; losses go to all folders."""
@@ -233,18 +226,27 @@ class _Run:
         """Test the learner, and save it with all records."""
         seen = self.scenario[: task.number + 1]
         test = join_splits([each.test for each in seen])
-        evaluation = evaluate(self.learner, test)
+        evaluation = evaluate(self.learner, test, keep_scores=self.keep)
         held = [each.validation for each in seen if each.validation is not None]
         validation = evaluate(self.learner, join_splits(held)) if held else None
         record = StepRecord.of(task, evaluation, self.learner, learned, validation)
         own = measure(self.metrics, self.learner, test)
         self.records.append(replace(record, metrics=own, forward_transfer=transfer))
-        self.evaluations.append(evaluation)
+        self.evaluations.append(replace(evaluation, scores=None))
         if not self.engine.first:
             return
-        state = self.learner.state()
+        if evaluation.scores is not None:
+            labels, names = test.labels.cpu().numpy(), np.array(self.learner.classes)
+            predicted = evaluation.scores.argmax(1)
+            predictions = Predictions(labels, predicted, evaluation.scores, names)
+            save_predictions(self.folder, task.number + 1, predictions)
+        state, dataset = self.learner.state(), self.scenario.dataset
         tensors = {**state.tensors, **self._confusions()}
-        facts = {"learner": state.facts, "steps": [asdict(record) for record in self.records]}
+        facts = {
+            "learner": state.facts,
+            "images": {"mean": dataset.mean, "std": dataset.std, "size": self.size},
+            "steps": [asdict(record) for record in self.records],
+        }
         self.learned.save(task.number, State(facts, tensors))
         # The run now resumes after this task, so the checkpoints within it can go.
         self._epochs(task).clear()

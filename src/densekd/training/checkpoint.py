@@ -101,24 +101,33 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 class Checkpoints:
-    """Numbered states in a folder, of which the newest are kept.
+    """Numbered states in a folder, of which the newest are kept, or all.
 
     A damaged one is skipped for the one before it. If the process is killed in any call, `newest`
     still gives the last state whose `save` finished, or the one being saved. The folder is made
     when the first state is saved.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, keep_all: bool = False) -> None:
+        self.folder, self.keep_all = folder, keep_all
 
     def save(self, number: int, state: State) -> None:
-        """Save a state; then remove all but this and the one before it."""
+        """Save a state; then remove all but this and the one before it, or only later ones."""
         if number < 0:
             raise ValueError(f"Checkpoints are numbered from 0, not {number}.")
         # First free the space of files that a killed process left, in case the disk is full.
-        self._remove_all_but(self._numbers())
+        self._remove_all_but(self.numbers())
         save_state(self._path(number), state)
-        self._remove_all_but([n for n in self._numbers() if n <= number][-_KEPT:])
+        earlier = [n for n in self.numbers() if n <= number]
+        self._remove_all_but(earlier if self.keep_all else earlier[-_KEPT:])
+
+    def numbers(self) -> list[int]:
+        """The numbers of all states, damaged or not, in order."""
+        return [n for n, file in self._files() if file.suffix == ".json"]
+
+    def load(self, number: int) -> State:
+        """Load a state by its number; raises the errors of `load_state`."""
+        return load_state(self._path(number))
 
     def newest(self) -> State | None:
         """The newest intact state; None if there is none, so that the work is done again.
@@ -126,7 +135,7 @@ class Checkpoints:
         Logs a warning for each newer one that is damaged, or if all are.
         """
         damaged: list[str] = []
-        for number in reversed(self._numbers()):
+        for number in reversed(self.numbers()):
             try:
                 state = load_state(self._path(number))
             except DamagedCheckpoint as error:
@@ -147,10 +156,6 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}"
-
-    def _numbers(self) -> list[int]:
-        """The numbers of all states, damaged or not, in order."""
-        return [n for n, file in self._files() if file.suffix == ".json"]
 
     def _files(self) -> list[tuple[int, Path]]:
         """All numbered files, including tensors without a JSON."""

@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -29,6 +31,7 @@ class Evaluation:
     nearest_mean: Matrix | None  # of predictions by the nearest class mean, if there are exemplars
     # Of the method's own predictor, choosing among the classes of the image's task alone.
     within_task: Matrix | None = None
+    scores: NDArray[np.float32] | None = None  # [n, classes], by the method's predictor, if asked
 
     def by(self, predictor: Predictor) -> Matrix:
         """The matrix of a predictor; that of the head where there are no means."""
@@ -36,10 +39,11 @@ class Evaluation:
         return self.head if means is None else means
 
 
-def evaluate(learner: Learner, test: Split) -> Evaluation:
+def evaluate(learner: Learner, test: Split, *, keep_scores: bool = False) -> Evaluation:
     """Test a learner on images of classes that it has learned; ranks share the images."""
     engine = learner.settings.engine
-    own = test.take(engine.share.of(torch.arange(len(test))))
+    index = engine.share.of(torch.arange(len(test)))
+    own = test.take(index)
     outputs = learner.infer(own.images)
     scores = [outputs.logits]
     means = learner.class_means()
@@ -47,11 +51,17 @@ def evaluate(learner: Learner, test: Split) -> Evaluation:
         scores.append(cosines(outputs.features, means))
     counts = [_counts(each, own.labels, len(learner.classes)) for each in scores]
     by_mean = learner.method.predicts == "nearest-mean"
-    within = restrict_to_task(scores[-1 if by_mean else 0], own.labels, learner.sizes)
+    chosen = scores[-1 if by_mean else 0]
+    within = restrict_to_task(chosen, own.labels, learner.sizes)
     counts.append(_counts(within, own.labels, len(learner.classes)))
     total = engine.total(torch.stack(counts).to(engine.device))
     head, *nearest, within_task = total.cpu().numpy()
-    return Evaluation(head, nearest[0] if nearest else None, within_task)
+    every = None
+    if keep_scores:
+        gathered = chosen.new_zeros(len(test), len(learner.classes))
+        gathered[index.to(chosen.device)] = chosen
+        every = engine.total(gathered).cpu().numpy()
+    return Evaluation(head, nearest[0] if nearest else None, within_task, every)
 
 
 def restrict_to_task(scores: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -24,6 +24,7 @@ from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints, State, load_state, save_state, select_prefix
 from densekd.training.inputs import ImageInputs, Label, as_images, as_labels, as_task
 from densekd.training.loop import train_task
+from densekd.training.method_change import check_successor, fits_term
 from densekd.training.phases import ExternalTeacher, TaskTraining
 from densekd.training.settings import (
     InferredAugment,
@@ -213,13 +214,14 @@ class Learner:
         """Load a learner that `save` wrote.
 
         A backbone, method or augmentation that was given as an object can't be saved: pass it
-        again. What is passed replaces what was saved.
+        again. What is passed replaces what was saved. Another method goes on from what was learned
+        if it has the same head; see `load_state`.
         """
         state = load_state(Path(folder) / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
         learner = cls(**restore_parts(made_of, given))
-        learner.load_state(state)
+        learner.load_state(state, change_method=method is not None)
         if settings is None:
             learner._set_augment(restore_augment(made_of["used"]))
         return learner
@@ -232,17 +234,33 @@ class Learner:
             **{f"term.{slot}": term.state_dict() for slot, term in self.terms.items()},
         }
         tensors = {f"{part}.{k}": x for part, state in parts.items() for k, x in state.items()}
-        facts = {"method": self.method.name, "classes": list(self.classes), "sizes": self.sizes}
+        method = self.method
+        facts = {
+            **{name: getattr(method, name) for name in ("head", "keeps", "predicts")},
+            "method": method.name,
+            "classes": list(self.classes),
+            "sizes": self.sizes,
+            "terms": {slot: term.state_kind for slot, term in self.terms.items()},
+        }
         return State(facts, tensors)
 
-    def load_state(self, state: State) -> None:
-        """Restore what `state` gave; the learner must not have learned anything yet."""
+    def load_state(self, state: State, *, change_method: bool = False) -> None:
+        """Restore what `state` gave; the learner must not have learned anything yet.
+
+        With ``change_method``, another method may have learned it. A term then takes over the state
+        of the term in the same slot if both keep the same, and begins anew otherwise; exemplars
+        beyond the quota are dropped.
+
+        Raises:
+            ValueError: another method learned it, or one that this method can't go on from.
+        """
         if self.classes:
             raise ValueError("This learner has learned something; load into a new one.")
-        if state.facts["method"] != self.method.name:
+        if not change_method and state.facts["method"] != self.method.name:
             raise ValueError(
                 f"This was learned by {state.facts['method']}, not by {self.method.name}."
             )
+        check_successor(self.method, state.facts)
         # Don't change the module that the user gave.
         self.network = copy.deepcopy(self.network)
         for size in state.facts["sizes"]:
@@ -250,8 +268,11 @@ class Learner:
         self.settings.engine.place(self.network)
         self.network.load_state_dict(select_prefix(state.tensors, "network."))
         self.memory.load_state_dict(select_prefix(state.tensors, "memory."))
+        if change_method:
+            self.memory.shrink()
         for slot, term in self.terms.items():
-            term.load_state_dict(select_prefix(state.tensors, f"term.{slot}."))
+            if fits_term(slot, term, self.method, state.facts):
+                term.load_state_dict(select_prefix(state.tensors, f"term.{slot}."))
         self.classes = tuple(state.facts["classes"])
 
     def _scores(self, X: ImageInputs) -> Tensor:

@@ -129,6 +129,7 @@ CHANGES = [
     "engine.precision=bf16",
     "engine.workers=2",
     "metrics=['mine.py:ece']",
+    "keep_steps=true",
 ]
 # What acts on the base task: sections, and single settings.
 ON_THE_BASE = (
@@ -159,6 +160,7 @@ def test_every_setting_is_changed_once() -> None:
     # These exclude something in what the changes start from.
     others = {"training.base.milestones", "training.increment.milestones"}
     others |= {"method.options.total", "method.options.skip_base"}
+    others |= {"start"}  # see test_branching
     # These have no effect with it.
     others |= {f"method.{spec.key}" for spec in BASELINES.values()}
     others |= {"training.finish", "method.params"}

@@ -141,7 +141,7 @@ def test_trees_are_full_and_toml_is_to_be_read() -> None:
     assert list(tree) == [field.name for field in dataclasses.fields(Config)]
     text = as_toml(config)
     assert text.startswith(
-        'seed = 1993\nepochs = 3\nnetwork = "resnet18"\n\n'
+        'seed = 1993\nepochs = 3\nkeep_steps = false\nnetwork = "resnet18"\n\n'
         '[data]\nsource = "imagenet:x"\ndir = "sets"\noversample_rare = false\n'
         "validation = 0.0\n\n[scenario]\n"
     )

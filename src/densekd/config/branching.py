@@ -1,0 +1,121 @@
+"""Going on from a step of another run: the settings of a branch, from those of its parent."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from densekd.config.defaults import default_settings
+from densekd.config.digests import influential
+from densekd.config.own_parts import own_references
+from densekd.config.schema import Config, as_toml, as_tree, read_config, resolve
+from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, over, plain
+from densekd.methods.registry import baseline_of, split_name
+from densekd.parts import OwnPartError
+
+# What the learned steps depend on, and the steps to come must agree with.
+_SECTIONS = ("data", "scenario")
+_FIXED = ("seed", "network", *_SECTIONS)
+
+
+def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Mapping[str, Any]:
+    """Complete settings that go on from another run by that run's settings.
+
+    ``start`` is ``RUN@STEP``, or a table with ``run`` and ``after``. Settings that the parent had
+    by default get the defaults of the branch's method. A complete tree is returned as it is.
+
+    Raises:
+        ValueError: there is no such run, the tree changes what can't change, or the parent was made
+            with files of code that neither the tree names nor the user trusts.
+    """
+    start = given(tree, "start")
+    start = _parse(start) if isinstance(start, str) else start
+    if given(start, "settings") is not None or not isinstance(given(start, "run"), str | Path):
+        return tree
+    folder = Path(start["run"]).expanduser()
+    try:
+        parent = read_config(folder)
+    except ValueError as error:
+        raise ValueError(
+            f"Can't go on from {folder}: {error} A run that went on from it before it was deleted "
+            "is resumed by --config and the config.toml in its own folder."
+        ) from None
+    identity = {"run": str(folder), "settings": digest(influential(parent))}
+    changes = over(tree, {"start": {**start, **identity}})
+    complete = merge(_inherited(parent, changes), changes)
+    branch = resolve(complete)
+    _check_fixed(parent, branch)
+    if not trust_code:
+        _check_code(branch, tree)
+    return complete
+
+
+def _parse(text: str) -> dict[str, Any]:
+    run, _, step = text.rpartition("@")
+    if not run or not step.isdecimal():
+        raise ValueError(
+            f"start is written RUN@STEP, such as runs/digits-rdkd-0123456789ab@3, where step 1 is "
+            f"the base task, not {text!r}."
+        )
+    return {"run": run, "after": int(step)}
+
+
+def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The parent's settings, without defaults that its method brought and without its start."""
+    tree = tomllib.loads(as_toml(parent))
+    fixed = {name: tree[name] for name in _FIXED}
+    tree = _without(tree, plain(default_settings(tree))) | fixed
+    tree.pop("start", None)
+    name = str(given(changes, "method", "name") or parent.method.name)
+    baseline = baseline_of(name)
+    section = () if baseline is None else (baseline.key,)
+    method = tree["method"]
+    tree["method"] = {k: x for k, x in method.items() if k in ("name", "options", *section)}
+    if baseline is not None:
+        tree.get("training", {}).pop("preset", None)  # which is refused with a baseline
+    return tree
+
+
+def _without(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a tree that are not equal to the defaults, without empty sections."""
+    rest: dict[str, Any] = {}
+    for key, value in tree.items():
+        default = defaults.get(key)
+        if isinstance(value, Mapping):
+            value = _without(value, default if isinstance(default, Mapping) else {})
+            if value:
+                rest[key] = value
+        elif key not in defaults or value != default:
+            rest[key] = value
+    return rest
+
+
+def _check_code(branch: Config, tree: Mapping[str, Any]) -> None:
+    """Refuse files of code that only the parent's settings name: its folder may be a stranger's."""
+    for key, name in own_references(branch).items():
+        named = given(tree, *key.split(".")[: 1 if key.startswith("metrics.") else None])
+        names = named if isinstance(named, list | tuple) else split_name(str(named))
+        if name not in names and not name.startswith("python:"):
+            raise OwnPartError(
+                f"{key} of the parent is {name}, code which runs only if you agree: give it again, "
+                "or add --trust-code, in Python trust_code=True."
+            )
+
+
+def _check_fixed(parent: Config, branch: Config) -> None:
+    before, after = _fixed(parent), _fixed(branch)
+    changed = [key for key in before if before[key] != after[key]]
+    if changed:
+        key = changed[0]
+        raise ValueError(
+            f"{key} is {before[key]} in the steps learned so far, so it can't become {after[key]}; "
+            "leave it out, or begin a run of its own."
+        )
+
+
+def _fixed(config: Config) -> dict[str, Any]:
+    tree = as_tree(config)
+    parts = {f"{section}.{key}": x for section in _SECTIONS for key, x in tree[section].items()}
+    fixed = {"seed": config.seed, "network": config.network, **parts}
+    free = (*INERT_KEYS, "scenario.first")  # how many of the tasks are learned
+    return {key: value for key, value in fixed.items() if key not in free}

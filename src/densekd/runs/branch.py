@@ -1,0 +1,51 @@
+"""Begin a run with the learned steps of another one."""
+
+from pathlib import Path
+
+from densekd.config.schema import StartConfig
+from densekd.data.scenario import Scenario
+from densekd.files import write_atomically
+from densekd.runs.loaded import LoadedRun
+from densekd.runs.predictions import predictions_file
+from densekd.training.checkpoint import State
+from densekd.training.learner import Learner
+
+
+def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> State:
+    """The checkpoint that a branch begins with, which no longer needs the parent.
+
+    Args:
+        start: where the parent is.
+        scenario: the tasks of the branch.
+        learner: an untrained learner of the branch; it takes over what was learned.
+
+    Raises:
+        ValueError: the parent has no such step, its data is different, or the branch's method
+            can't go on from it.
+    """
+    state = LoadedRun(start.run).state(start.after)
+    facts, tasks = state.facts["learner"], len(scenario)
+    if start.after >= tasks:
+        raise ValueError(
+            f"{start.run} has {tasks} steps, so nothing is left to learn after step {start.after}; "
+            "go on from an earlier one."
+        )
+    known = [name for task in scenario[: start.after] for name in task.classes]
+    if facts["classes"] != known:
+        raise ValueError(
+            f"{start.run} learned other classes than its data has now, or in another order; "
+            "restore the data, or begin a run of its own."
+        )
+    learner.load_state(State(facts, state.tensors), change_method=True)
+    own = learner.state()
+    learned = ("network.", "memory.", "term.")
+    records = {name: x for name, x in state.tensors.items() if not name.startswith(learned)}
+    return State({**state.facts, "learner": own.facts}, {**own.tensors, **records})
+
+
+def copy_predictions(start: StartConfig, folder: Path) -> None:
+    """Copy the predictions of the parent's steps, as far as there are any."""
+    for step in range(1, start.after + 1):
+        file = predictions_file(start.run, step)
+        if file.is_file():
+            write_atomically(predictions_file(folder, step), file.read_bytes())

@@ -1,0 +1,134 @@
+"""Read a run folder: settings, results, predictions and learners of its steps."""
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from densekd.config.own_parts import load_trusted
+from densekd.config.schema import Config, read_config
+from densekd.data.dataset import image_shape
+from densekd.data.scenario import Scenario
+from densekd.metrics import Matrix
+from densekd.runs.build import make_engine, make_learner, make_scenario
+from densekd.runs.predictions import Predictions, load_predictions
+from densekd.runs.record import StepRecord, read_result
+from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.evaluate import Evaluation
+from densekd.training.learner import Learner
+
+
+class LoadedRun:
+    """A run in its folder, finished or not.
+
+    Steps are numbered as the console shows them: 1 is the base task. Each thing is read when it is
+    first asked for, and only `scenario` reads the data set. Only `scenario` and `learner` run code
+    of one's own, if the run was made with any and it is trusted.
+    """
+
+    def __init__(self, folder: Path, *, trust_code: bool = False) -> None:
+        self.folder, self.trust_code = folder, trust_code
+        self.config: Config = read_config(folder)
+        self._learned = Checkpoints(folder / "learner")
+
+    @cached_property
+    def result(self) -> dict[str, Any] | None:
+        """The content of ``result.json``; None if the run is unfinished."""
+        return read_result(self.folder)
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The tasks; loads the data set."""
+        load_trusted(self.config, self.folder, self.trust_code)
+        return make_scenario(self.config)
+
+    @cached_property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The records of the learned steps; step 1 is ``steps[0]``."""
+        facts = self.result or self._newest.facts
+        return tuple(StepRecord.from_json(record) for record in facts["steps"])
+
+    @property
+    def kept_steps(self) -> tuple[int, ...]:
+        """The steps whose learners can be loaded: the last two, or all with ``keep_steps``."""
+        return tuple(number + 1 for number in self._learned.numbers())
+
+    def confusion(self, step: int) -> Matrix:
+        """The confusion matrix after a step, by the method's predictor: ``[true, predicted]``."""
+        self._check(step)
+        facts = self._newest.facts.get("learner", {})
+        predicts = facts.get("predicts") or self.config.make_method().predicts
+        return evaluations_of(self._newest)[step - 1].by(predicts)
+
+    def predictions(self, step: int) -> Predictions:
+        """The predictions for the test images after a step; runs with ``keep_steps`` have them."""
+        self._check(step)
+        return load_predictions(self.folder, step)
+
+    def learner(self, step: int | None = None) -> Learner:
+        """The learner after a step, by default the newest, on one device."""
+        state = self._newest if step is None else self.state(step)
+        load_trusted(self.config, self.folder, self.trust_code)
+        engine = make_engine(replace(self.config, engine=replace(self.config.engine, devices=1)))
+        images = state.facts.get("images") or self._images()
+        mean, std, size = (images[name] and tuple(images[name]) for name in ("mean", "std", "size"))
+        learner = make_learner(self.config, (mean, std), engine, size)
+        learner.load_state(State(state.facts["learner"], state.tensors))
+        return learner
+
+    def state(self, step: int) -> State:
+        """The checkpoint after a step, if it was kept."""
+        self._check(step)
+        if step not in self.kept_steps:
+            kept = ", ".join(map(str, self.kept_steps)) or "none"
+            raise ValueError(
+                f"{self.folder} keeps no learner of step {step}, only of {kept}; a run with "
+                "--keep-steps into another --out keeps all."
+            )
+        return self._learned.load(step - 1)
+
+    @cached_property
+    def _newest(self) -> State:
+        state = self._learned.newest()
+        if state is None:
+            raise ValueError(
+                f"{self.folder} has learned no task yet; repeat its `densekd run` first."
+            )
+        return state
+
+    def _check(self, step: int) -> None:
+        if not 1 <= step <= len(self.steps):
+            raise ValueError(
+                f"{self.folder} has learned the steps 1 to {len(self.steps)}, where 1 is the base "
+                f"task; there is no step {step}."
+            )
+
+    def _images(self) -> dict[str, Any]:
+        """What checkpoints of earlier versions don't say about the images."""
+        dataset = self.scenario.dataset
+        size = image_shape(dataset.train.images)
+        return {"mean": dataset.mean, "std": dataset.std, "size": size}
+
+
+def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
+    """Open the folder of a run.
+
+    Args:
+        folder: of the run.
+        trust_code: let `LoadedRun.learner` and `LoadedRun.scenario` run the files of code that the
+            run was made with, if there are any.
+
+    Raises:
+        ValueError: it is not the folder of a run.
+    """
+    return LoadedRun(Path(folder), trust_code=trust_code)
+
+
+def evaluations_of(state: State) -> list[Evaluation]:
+    """The confusion matrices of all steps in a run's checkpoint."""
+    evaluations = []
+    for number in range(len(state.facts["steps"])):
+        head = state.tensors[f"confusion.{number}"].numpy()
+        nearest = state.tensors.get(f"nearest_mean.{number}")
+        evaluations.append(Evaluation(head, None if nearest is None else nearest.numpy()))
+    return evaluations

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from densekd.runs.predictions import (
+    Predictions,
+    load_predictions,
+    predictions_file,
+    save_predictions,
+)
+
+MADE = Predictions(
+    np.array([0, 1, 1]),
+    np.array([0, 1, 0]),
+    np.array([[2.0, 1.0], [-1.0, 0.5], [0.25, 0.0]], np.float32),
+    np.array(["Käse", "toilet paper"]),
+)
+
+
+def test_predictions_are_there_again(tmp_path: Path) -> None:
+    save_predictions(tmp_path, 3, MADE)
+    assert predictions_file(tmp_path, 3) == tmp_path / "predictions" / "003.npz"
+    for read, made in zip(load_predictions(tmp_path, 3), MADE, strict=True):
+        assert read.dtype == made.dtype
+        assert (read == made).all()
+
+
+def test_predictions_that_were_not_kept(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no predictions of step 2.*--keep-steps"):
+        load_predictions(tmp_path, 2)
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    save_predictions(tmp_path, 1, MADE)
+    file = predictions_file(tmp_path, 1)
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"001\.npz can't be read"):
+        load_predictions(tmp_path, 1)
+
+
+def test_a_planted_pickle_is_not_run(tmp_path: Path) -> None:
+    file = predictions_file(tmp_path, 1)
+    file.parent.mkdir()
+    with file.open("wb") as stream:
+        np.savez(stream, **{**MADE._asdict(), "classes": np.array([print], dtype=object)})
+    with pytest.raises(ValueError, match=r"can't be read"):
+        load_predictions(tmp_path, 1)
