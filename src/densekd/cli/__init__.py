@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import densekd
 from densekd.cli import (
     compare,
     compress,
@@ -56,11 +57,23 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"densekd {densekd.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
 ) -> None:
-    """The options of all commands, which `_OneLineErrors` reads."""
+    """The options of all commands, of which `_OneLineErrors` reads ``debug``."""
 
 
 _MODELS, _BENCHMARKS = "Your own model", "Benchmarks and the paper's experiments"

@@ -10,14 +10,17 @@ from densekd.display import output
 
 
 @command(
-    "densekd report runs",
+    "densekd report",
     "densekd report runs/cifar100-rdkd-1a2b3c4d5e6f other/runs --out paper/report",
     note="The report includes unfinished runs; repeat the command to update it.",
 )
 def report_command(
     runs: Annotated[
-        list[Path], argument("Run folders, sweep folders, or folders that hold them.", "RUNS...")
-    ],
+        list[Path] | None,
+        argument(
+            "Run folders, sweep folders, or folders that hold them. Default: runs.", "RUNS..."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder of the report; files of an earlier report are replaced.")
     ] = Path("report"),
@@ -29,7 +32,7 @@ def report_command(
         output.show_warnings(output.console(stderr=True)),
         output.show_progress("Drawing", "images") as on_progress,
     ):
-        made = write_report(runs, out, on_progress)
+        made = write_report(runs or [Path("runs")], out, on_progress)
     console = output.console()
     unfinished = made.runs - made.finished
     left = f", {unfinished} of them unfinished" if unfinished else ""

@@ -27,7 +27,7 @@ _KEYS = {
     **options.DATA_KEYS,
     "image_size": "data.image_size",
     "validation": "data.validation",
-    **{name: f"scenario.{name}" for name in ("steps", "base", "increment", "equal")},
+    **{name: f"scenario.{name}" for name in ("steps", "base", "increment", "equal", "order")},
     "method": "method.name",
     "memory": "memory.per_class",
     "memory_total": "memory.total",
@@ -38,8 +38,8 @@ _KEYS = {
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """The options of a run; None if not given."""
+class SettingOptions:
+    """The options that stand for settings of a run; None if not given."""
 
     data: options.SourceOption = None
     data_dir: options.DataDir = None
@@ -101,6 +101,23 @@ class RunOptions:
             metavar="RUN@STEP",
         ),
     ] = None
+    override: options.Override = None
+
+    def given(self, keys: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The settings that were given, as a tree; ``keys`` replace the usual settings of some."""
+        from densekd.config.settings_tree import override
+
+        keys = {**_KEYS, **(keys or {})}
+        order_key = keys.pop("order")
+        # Parsed like an override, because it may be a number or a word.
+        order = [] if self.order is None else [f"{order_key}={self.order}"]
+        return override(options.given_settings(self, keys), [*order, *(self.override or [])])
+
+
+@dataclass(frozen=True)
+class RunOptions(SettingOptions):
+    """The options of a run; None if not given."""
+
     trust_code: options.TrustCode = False
     config: Annotated[
         Path | None,
@@ -110,19 +127,14 @@ class RunOptions:
             metavar="FILE",
         ),
     ] = None
-    override: options.Override = None
 
     def resolve(self) -> "Config":
         """The configuration: the file, changed by the options, changed by the overrides."""
         from densekd.config.schema import resolve
-        from densekd.config.settings_tree import merge, override, read_toml
+        from densekd.config.settings_tree import merge, read_toml
 
         file = {} if self.config is None else read_toml(self.config)
-        given = merge(file, options.given_settings(self, _KEYS))
-        # Parsed like an override, because it may be a number or a word.
-        order = [] if self.order is None else [f"scenario.order={self.order}"]
-        tree = override(given, [*order, *(self.override or [])])
-        return resolve(tree, trust_code=self.trust_code)
+        return resolve(merge(file, self.given()), trust_code=self.trust_code)
 
 
 @command(

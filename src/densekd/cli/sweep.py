@@ -10,6 +10,7 @@ import typer
 
 from densekd.cli import options
 from densekd.cli.options import argument, command, option
+from densekd.cli.run import SettingOptions
 from densekd.cli.signals import resumable
 from densekd.display import output
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from densekd.sweeps.sweep import SweepRecord
 
 _worker = partial(option, panel="Workers")
+# The settings that options stand for where they differ from those of a run.
+_COMPRESSION_KEYS = {"method": "method", "order": "order"}
 
 
 def _list(wanted: bool) -> None:
@@ -38,7 +41,7 @@ def _list(wanted: bool) -> None:
 
 
 @dataclass(frozen=True)
-class SweepOptions:
+class SweepOptions(SettingOptions):
     """The options of a sweep; None if not given."""
 
     scale: Annotated[
@@ -52,9 +55,6 @@ class SweepOptions:
             metavar="KEY=V1,V2",
         ),
     ] = None
-    override: options.Override = None
-    data: options.SourceOption = None
-    data_dir: options.DataDir = None
     workers: Annotated[
         int | None,
         _worker("Runs at the same time. Default: half the number of processors.", min=1),
@@ -75,16 +75,19 @@ class SweepOptions:
         ),
     ] = False
 
-    def plan(self, file: Path, out: Path) -> "SweepPlan":
-        """All runs of the experiment in a file, with the changes that the options ask for."""
-        from densekd.config.settings_tree import override
+    def plan(self, file: Path, out: Path, *, only_list: bool) -> "SweepPlan":
+        """All runs of the experiment in a file, with the changes that the options ask for.
+
+        With ``only_list``, runs whose settings are wrong are listed instead of refused.
+        """
         from densekd.sweeps.experiment_file import read_experiment
         from densekd.sweeps.jobs import plan
 
         if self.address is not None and self.engine != "ray":
             raise ValueError("--address names a Ray cluster; add --engine ray.")
-        changes = override(options.given_settings(self, options.DATA_KEYS), self.override or [])
-        return plan(read_experiment(file).with_axes(self.grid or []), out, changes, self.scale)
+        experiment = read_experiment(file).with_axes(self.grid or [])
+        keys = _COMPRESSION_KEYS if experiment.kind == "compression" else None
+        return plan(experiment, out, self.given(keys), self.scale, only_list=only_list)
 
     def start_workers(self) -> "LocalPool | RayPool":
         """The pool that computes the runs."""
@@ -116,7 +119,9 @@ def sweep_command(
         argument("Name of an experiment, as --list shows them, or a TOML file.", "EXPERIMENT"),
     ],
     out: options.RunsFolder = Path("runs"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the runs, and those that are impossible.")
+    ] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -129,9 +134,11 @@ def sweep_command(
     from densekd.sweeps.library import find_experiment
 
     file = find_experiment(experiment)
-    planned = settings.plan(file, out)
+    planned = settings.plan(file, out, only_list=dry_run)
     if dry_run:
         sweep_progress.show_sweep_plan(planned, output.console())
+        if any(each.refused for each in planned.impossible):
+            raise typer.Exit(2)
         return
     record = _do_runs(planned, file, settings, quiet)
     if json:
@@ -144,7 +151,7 @@ def sweep_command(
 def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool) -> "SweepRecord":
     """Do the unfinished runs. If interrupted, say how to resume, and exit."""
     from densekd.display.progress import Bars, display_target
-    from densekd.display.sweep_progress import SweepDisplay, summary
+    from densekd.display.sweep_progress import SweepDisplay, left_out, summary
     from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
     from densekd.sweeps.work import finished
     from densekd.training.callbacks import Stopped
@@ -154,7 +161,8 @@ def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool
         record.write()
         left = record.unfinished()
         if not quiet:
-            typer.echo(summary(sweep, len(left)), err=True)
+            for line in (summary(sweep, len(left)), *left_out(sweep)):
+                typer.echo(line, err=True)
         if not left:
             return record
         with (

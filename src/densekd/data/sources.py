@@ -18,9 +18,10 @@ from densekd.data.cifar import load_cifar
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import Dataset, OnProgress
 from densekd.data.digits_npz import load_digits, load_npz
-from densekd.data.folder import load_folder
+from densekd.data.folder import TRAIN, WHOLE, find_images, list_classes, load_folder
 from densekd.data.hub import load_hub
 from densekd.data.imagenet import load_imagenet
+from densekd.data.scenario import read_names
 from densekd.parts import find, is_reference
 
 
@@ -92,6 +93,35 @@ def _load_own(name: str, options: SourceOptions, on_progress: OnProgress | None)
     keys = ("image_size", "seed", "image_column", "label_column")
     known = {key: getattr(options, key) for key in keys}
     return as_dataset(find(name), name, ConvertOptions(**known, on_progress=on_progress))
+
+
+def count_classes(name: str, classes_file: Path | None = None) -> int | None:
+    """Count the classes of a source without decoding its images.
+
+    None if that is unknown, as for data of the hub and of one's own, or if the source can't be read.
+    """
+    if is_reference(name):
+        return None
+    kind, argument = parse(name)
+    path = Path(argument).expanduser()
+    try:
+        if classes_file is not None:
+            return len(read_names(classes_file))
+        match kind:
+            case "digits" | "cifar10":
+                return 10
+            case "cifar100" | "imagenet100":
+                return 100
+            case "folder":
+                parts = find_images(path).parts
+                return sum(bool(files) for files in parts.get(TRAIN, parts.get(WHOLE, {})).values())
+            case "imagenet":
+                return len(list_classes(path / TRAIN).folders)
+            case "npz":
+                return len(load_npz(path).classes)
+    except ValueError:  # the run will say what is wrong
+        return None
+    return None
 
 
 def data_dir(given: Path | None = None) -> Path:

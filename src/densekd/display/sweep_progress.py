@@ -111,9 +111,10 @@ def summary(sweep: SweepPlan, left: int) -> str:
     """How many runs and bases there are, in a line."""
     runs, bases = len(sweep.jobs), len({job.shares for job in sweep.jobs})
     done = f" ({runs - left} already finished)" if left < runs else ""
-    return (
-        f"{_title(sweep)}: {output.count(runs, 'run')}{done}, {output.count(bases, _base(sweep))}."
-    )
+    impossible = len(sweep.impossible)
+    out = f"; {output.count(impossible, 'impossible run')} left out" if impossible else ""
+    bases_too = output.count(bases, _base(sweep))
+    return f"{_title(sweep)}: {output.count(runs, 'run')}{done}, {bases_too}{out}."
 
 
 def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
@@ -127,7 +128,19 @@ def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
         state = "finished" if finished(job) else begun
         folder = output.safe(job.folder)
         table.add_row(output.safe(job.label), str(numbers[job.shares]), state, folder)
+    for each in sweep.impossible:
+        table.add_row(output.safe(each.label), "-", "impossible", "-")
     console.print(table)
+    for line in left_out(sweep):
+        console.print(line, soft_wrap=True)
+
+
+def left_out(sweep: SweepPlan) -> list[str]:
+    """A line for each reason why runs are impossible, with these runs."""
+    reasons: dict[str, list[str]] = {}
+    for each in sweep.impossible:
+        reasons.setdefault(each.reason, []).append(output.safe(each.label))
+    return [f"Impossible: {', '.join(runs)}: {reason}" for reason, runs in reasons.items()]
 
 
 def show_outcome(record: SweepRecord, console: Console) -> None:
@@ -185,7 +198,7 @@ def _outcome_lines(record: SweepRecord) -> list[str]:
     states = Counter(record.entry(job)["state"] for job in sweep.jobs)
     of = f"{states['finished']} of {output.count(len(sweep.jobs), 'run')} finished"
     failed = f", {states['failed']} failed" if states["failed"] else ""
-    lines = [f"{_title(sweep)}: {of}{failed}."]
+    lines = [f"{_title(sweep)}: {of}{failed}.", *left_out(sweep)]
     for job in sweep.jobs:
         if record.entry(job)["state"] == "failed":
             lines.append(f"{output.safe(job.label)} failed: {record.entry(job)['reason']}")

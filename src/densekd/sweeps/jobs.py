@@ -1,6 +1,7 @@
 """The jobs of an experiment, with the settings and the folder of each."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from densekd.compression.config import (
 )
 from densekd.config.digests import base_settings
 from densekd.config.own_parts import own_references
-from densekd.config.schema import resolve
+from densekd.config.schema import Config, resolve
 from densekd.config.settings_tree import INERT_KEYS, digest, merge, plain, uniform
+from densekd.data.scenario import task_sizes
+from densekd.data.sources import count_classes
 from densekd.parts import load_files
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
@@ -39,6 +42,20 @@ class SweepJob:
 
 
 @dataclass(frozen=True)
+class ImpossiblePoint:
+    """A point of the grid that can't be run."""
+
+    point: Mapping[str, Any]
+    reason: str
+    refused: bool  # its settings are wrong; otherwise the data has too few or too many classes
+
+    @property
+    def label(self) -> str:
+        """The point in a few words."""
+        return label(self.point)
+
+
+@dataclass(frozen=True)
 class SweepPlan:
     """The jobs of a sweep."""
 
@@ -46,7 +63,8 @@ class SweepPlan:
     scale: float | None  # the share of all epochs to train
     changes: Mapping[str, Any]  # settings given besides the file's, as a tree
     folder: Path  # where the record is kept
-    jobs: tuple[SweepJob, ...]  # one for each point of the grid
+    jobs: tuple[SweepJob, ...]  # one for each point of the grid that can be run
+    impossible: tuple[ImpossiblePoint, ...] = ()  # the other points
 
 
 def plan(
@@ -54,11 +72,18 @@ def plan(
     out: Path,
     changes: Mapping[str, Any] | None = None,
     scale: float | None = None,
+    *,
+    only_list: bool = False,
 ) -> SweepPlan:
     """List the jobs of an experiment and check the settings of each.
 
     The ``changes``, as a tree, override the experiment's settings; ``scale`` is the share of all
-    epochs to train.
+    epochs to train. Points whose tasks can't divide the classes of the data are left out; whether
+    they can is known for all data but the hub's before any is read.
+
+    Raises:
+        ValueError: the settings of a point are wrong, or no point can be run; with ``only_list``,
+            such points are only listed.
     """
     changes = {} if changes is None else changes
     for key in flat(changes):
@@ -66,18 +91,34 @@ def plan(
             raise ValueError(
                 f"{key} is an axis of {experiment.name}; give its values by --grid {key}=... ."
             )
-    jobs = []
+    classes = functools.cache(count_classes)  # a folder of images is listed once
+    jobs: list[SweepJob] = []
+    impossible: list[ImpossiblePoint] = []
     for point in experiment.points():
         tree = merge(experiment.settings, changes, nested(point))
+        refused = True
         try:
             tree = tree if scale is None else scaled(tree, scale)
-            folder, shares = _locate(experiment.kind, tree, out)
+            config = _resolve(experiment.kind, tree)
+            refused = False
+            if isinstance(config, Config):
+                _check_tasks(config, classes(config.data.source, config.data.classes_file))
         except ValueError as error:
-            raise ValueError(f"{experiment.name}, {label(point)}: {error}") from None
-        job = SweepJob(experiment.kind, point, plain(tree), out, folder, shares, experiment.figures)
-        jobs.append(job)
+            impossible.append(ImpossiblePoint(point, str(error), refused))
+            continue
+        jobs.append(_job(experiment, point, tree, config, out))
+    if not only_list:
+        _refuse(experiment, [each for each in impossible if each.refused or not jobs])
     folder = out / "sweeps" / _folder_name(experiment, changes, scale)
-    return SweepPlan(experiment, scale, changes, folder, tuple(jobs))
+    return SweepPlan(experiment, scale, changes, folder, tuple(jobs), tuple(impossible))
+
+
+def _refuse(experiment: Experiment, impossible: Sequence[ImpossiblePoint]) -> None:
+    """Raise an error about the first point, if there is one."""
+    for each in impossible[:1]:
+        rest = len(impossible) - 1
+        more = f" Impossible runs besides: {rest}; --dry-run lists them." if rest else ""
+        raise ValueError(f"{experiment.name}, {each.label}: {each.reason}{more}")
 
 
 def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
@@ -104,8 +145,7 @@ def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: floa
     return "-".join(parts)
 
 
-def _locate(kind: JobKind, tree: Mapping[str, Any], out: Path) -> tuple[Path, str]:
-    """The folder of a job, and a hash of the settings of its base or teacher."""
+def _resolve(kind: JobKind, tree: Mapping[str, Any]) -> Config | CompressionConfig:
     config = resolve(tree) if kind == "runs" else resolve_compression(tree)
     references = own_references(config).values()
     values = [name for name in references if name.startswith("python:")]
@@ -119,9 +159,35 @@ def _locate(kind: JobKind, tree: Mapping[str, Any], out: Path) -> tuple[Path, st
         raise ValueError(
             "a sweep has one device for each run; leave engine.devices out, or use `densekd run`."
         )
+    return config
+
+
+def _check_tasks(config: Config, classes: int | None) -> None:
+    """Raise if so many classes can't be divided into the tasks; None is an unknown number."""
+    protocol = config.scenario
+    if classes is not None:
+        task_sizes(
+            classes,
+            steps=protocol.steps,
+            base=protocol.base,
+            increment=protocol.increment,
+            equal=protocol.equal,
+        )
+
+
+def _job(
+    experiment: Experiment,
+    point: Mapping[str, Any],
+    tree: Mapping[str, Any],
+    config: Config | CompressionConfig,
+    out: Path,
+) -> SweepJob:
     if isinstance(config, CompressionConfig):
-        return compression_folder(config, out), digest(plain(teacher_settings(config)))
-    scenario = config.scenario
-    # The data decides how many classes the base has; until it is read, hash what that depends on.
-    base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
-    return run_folder(config, out), digest([base_settings(config, 0), base_classes])
+        folder, shares = compression_folder(config, out), digest(plain(teacher_settings(config)))
+    else:
+        scenario = config.scenario
+        # The data decides how many classes the base has; hash what that depends on.
+        base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
+        folder, shares = run_folder(config, out), digest([base_settings(config, 0), base_classes])
+    kind, figures = experiment.kind, experiment.figures
+    return SweepJob(kind, point, plain(tree), out, folder, shares, figures)

@@ -41,7 +41,14 @@ class SweepRecord:
                 "reason": None,
                 "seconds": known.pop(folder, {}).get("seconds", 0.0),
             }
-        self._others = list(known.values())
+        # Points that were run under other settings, or that turned out to be impossible, are
+        # replaced by what they are now.
+        points = [*(job.point for job in sweep.jobs), *(each.point for each in sweep.impossible)]
+        now = [plain(point) for point in points]
+        self._others = [entry for entry in known.values() if entry["point"] not in now]
+        impossible = [{"point": plain(e.point), "reason": e.reason} for e in sweep.impossible]
+        before_left_out = [e for e in before.get("left_out", []) if e["point"] not in now]
+        self._left_out = [*impossible, *before_left_out]
         self._seconds_before = before.get("seconds", 0.0)
         self._start = time.monotonic()
         self._job_starts: dict[int, float] = {}
@@ -72,6 +79,7 @@ class SweepRecord:
             "settings": plain(self.sweep.changes),
             "seconds": self._seconds_before + time.monotonic() - self._start,
             "runs": [*self._entries.values(), *self._others],
+            "left_out": self._left_out,
         }
 
     def entry(self, job: SweepJob) -> Mapping[str, Any]:
