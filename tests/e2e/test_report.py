@@ -211,6 +211,49 @@ def test_an_unfinished_run_is_reported_too(tmp_path: Path) -> None:
     assert row["runs"] == "0"
 
 
+def test_a_band_is_mentioned_only_where_one_is_drawn(tmp_path: Path) -> None:
+    def about(section: str) -> str:
+        contents = contents_of(find_runs([tmp_path]))
+        return next(each.about for each in contents.sections if each.name == section)
+
+    write_run(tmp_path, "seed=1")
+    assert "band" not in about("curves")
+    write_run(tmp_path, "seed=2")
+    assert "The band is one standard deviation over runs." in about("curves")
+    assert "The band" in about("stability")
+
+
+def test_two_sweeps_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
+    text = """
+title = "Mine"
+about = "One run."
+[grid]
+"method.name" = ["gkd"]
+seed = [1, 2]
+[table]
+rows = "method.name"
+columns = "seed"
+"""
+    for seed in (1, 2):
+        out = tmp_path / f"runs{seed}"
+        point = {"method.name": "gkd", "seed": seed}
+        points = {write_run(out, "method.name=gkd", f"seed={seed}"): point}
+        write_sweep(out, "mine", text, points)
+    # Called like one of the report's own tables.
+    write_sweep(out, "comparison", text, points)
+    report = tmp_path / "report"
+    assert call("report", tmp_path / "runs1", tmp_path / "runs2", "--out", report).exit_code == 0
+    files = {file.name: file.read_text() for file in report.glob("tables/*.csv")}
+    assert "seed_1" in files["mine.csv"]
+    assert "seed_2" in files["mine-2.csv"]
+    assert "runs" in files["comparison.csv"].partition("\n")[0]
+    assert "seed_2" in files["comparison-2.csv"]
+    page = Page((report / "index.html").read_text("utf-8"))
+    assert {"mine", "mine-2", "comparison", "comparison-2"} <= page.tables.keys()
+    anchors = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(anchors) == len(set(anchors))
+
+
 def test_names_stay_text(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     experiment = f"""

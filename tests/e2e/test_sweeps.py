@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from densekd.cli import app
 from densekd.data.dataset import PixelImages
+from densekd.reports.events import read_losses
 from densekd.sweeps.experiment_file import label, read_experiment
 from densekd.sweeps.library import LIBRARY
 
@@ -137,6 +138,10 @@ def test_four_distillations_at_two_protocols_train_one_base(twenty: str, tmp_pat
     assert sorted(len(each["steps"]) for each in results) == [6] * 4 + [11] * 4
     base = results[0]["steps"][0]
     assert all(each["steps"][0] == base for each in results)
+    losses = [read_losses(file.parent)["new"] for file in tmp_path.glob("*/result.json")]
+    base_epochs = [each[0] for each in losses]
+    assert {epoch for epoch, _ in base_epochs} == {1}
+    assert len(set(base_epochs)) == 1
 
     apart = sum(step["seconds"] for each in results for step in each["steps"])
     training = found["training"]
@@ -181,18 +186,51 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 def test_one_run_that_cannot_be_done_does_not_keep_others_from_it(mine: str) -> None:
-    """Four steps don't divide five classes, which only the data tell."""
-    result = call(mine, "--grid", "scenario.steps=1,4", "--grid", "seed=1", "--workers", "1")
+    """A file of class names that lacks some, which only the data tell."""
+    Path("order.txt").write_text("1\n2\n")
+    axes = ["--grid", "scenario.order=natural,order.txt", "--grid", "seed=1"]
+    result = call(mine, *axes, "--workers", "1")
     assert result.exit_code == 1
-    reason = "5 classes after the base of 5 can't be divided into 4 equal steps"
-    assert f"gkd seed=1 steps=4: failed: {reason}" in result.stderr
-    assert f"gkd seed=1 steps=4 failed: {reason}" in result.stdout
+    reason = "The order lacks 8 of 10 classes"
+    assert f"gkd seed=1 order=order.txt: failed: {reason}" in result.stderr
+    assert f"gkd seed=1 order=order.txt failed: {reason}" in result.stdout
     assert "mine: 1 of 2 runs finished, 1 failed." in result.stdout
     assert "Run the same command again" in result.stdout
     runs = json.loads(Path("runs/sweeps/mine/runs.json").read_text())["runs"]
     assert [run["state"] for run in runs] == ["finished", "failed"]
-    listed = call(mine, "--grid", "scenario.steps=1,4", "--grid", "seed=1", "--dry-run").stdout
+    listed = call(mine, *axes, "--dry-run").stdout
     assert [line.split()[4] for line in listed.splitlines()[4:6]] == ["finished", "started"]
+
+
+@pytest.mark.slow
+def test_runs_that_the_data_has_no_classes_for_are_left_out(mine: str) -> None:
+    """Four steps don't divide the five classes after the base."""
+    axes = ["--grid", "scenario.steps=1,4", "--grid", "seed=1"]
+    reason = "5 classes after the base of 5 can't be divided into 4 equal steps"
+    listed = call(mine, *axes, "--dry-run")
+    assert listed.exit_code == 0
+    assert "mine: 1 run, 1 base; 1 impossible run left out." in listed.stdout
+    assert f"Impossible: gkd seed=1 steps=4: {reason}" in listed.stdout
+    result = call(mine, *axes, "--workers", "1")
+    assert result.exit_code == 0
+    assert f"Impossible: gkd seed=1 steps=4: {reason}" in result.stderr
+    assert "mine: 1 of 1 run finished." in result.stdout
+    content = json.loads(Path("runs/sweeps/mine/runs.json").read_text())
+    assert [run["state"] for run in content["runs"]] == ["finished"]
+    assert [each["point"]["scenario.steps"] for each in content["left_out"]] == [4]
+    assert CliRunner().invoke(app, ["report"]).exit_code == 0
+    assert f"steps=4: {reason}" in Path("report/index.html").read_text().replace("&#39;", "'")
+
+
+def test_a_sweep_takes_the_options_of_a_run(mine: str) -> None:
+    listed = call(mine, "--data", "cifar100", "--base", "40", "--memory-total", "99", "--dry-run")
+    assert "cifar100-gkd-" in listed.stdout
+    wrong = call(mine, "--grid", "method.name=gkd,gdk", "--dry-run")
+    assert wrong.exit_code == 2
+    assert "Impossible: gdk seed=1, gdk seed=2: " in wrong.stdout
+    small = ["--data", "digits", "--order", "3", "--epochs", "1", "--student", "resnet8"]
+    assert call("compression", *small[:-2], "--method", "kd").exit_code == 2
+    assert "3 runs, 1 teacher." in call("compression", *small[:-2], "--dry-run").stdout
 
 
 def test_what_cannot_be_swept_is_said_in_a_sentence(mine: str) -> None:
@@ -209,6 +247,7 @@ def test_what_cannot_be_swept_is_said_in_a_sentence(mine: str) -> None:
     assert "KEY=VALUE,VALUE" in refused(mine, "--grid", "seed")
     assert "did you mean scenario.steps?" in refused(mine, "-o", "scenario.stepz=1")
     assert "--grid seed=" in refused(mine, "-o", "seed=1")
+    assert "--grid method.name=" in refused(mine, "--method", "gkd")
     assert "a number of epochs" in refused(mine, "--scale", "0.1")
     assert "--engine ray" in refused(mine, "--address", "auto")
     assert not Path("runs").exists()

@@ -49,6 +49,12 @@ class Chart:
     series: tuple[Series, ...]  # one per method
     categories: tuple[str, ...] = ()
 
+    @property
+    def has_band(self) -> bool:
+        """Whether a line has a band around it, of its standard deviations."""
+        points = (point for series in self.series for point in series.points)
+        return not self.categories and any(point.spread for point in points)
+
 
 @dataclass(frozen=True)
 class HeatMap:

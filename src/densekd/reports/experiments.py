@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densekd.config.settings_tree import INERT_KEYS
+from densekd.config.settings_tree import INERT_KEYS, merge
 from densekd.reports.groups import Group
 from densekd.reports.labels import shortened_schedule
 from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
-from densekd.reports.statistics import Summary, gaps
+from densekd.reports.statistics import Summary, gaps, group_by
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
-from densekd.sweeps.experiment_file import Experiment, distinct, flat, read_experiment
+from densekd.sweeps.experiment_file import (
+    Experiment,
+    distinct,
+    flat,
+    label,
+    nested,
+    read_experiment,
+)
 
 GridPoint = Mapping[str, Any]
 # Settings that a mean is taken over, unless a table has a row or a column for each value.
@@ -32,6 +39,9 @@ class SweepEntry:
     state: str
     reason: str
     run: RunRecord | CompressionRun | None
+    # Settings, by dotted key, in which it differs from the file, so that the paper's numbers are
+    # about something else.
+    differs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,17 @@ class SweepResults:
     changes: GridPoint  # settings given besides the file's
     seconds: float  # over all calls, by the clock
     entries: tuple[SweepEntry, ...]
+    left_out: tuple[tuple[GridPoint, str], ...] = ()  # points that were impossible, and why
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on what failed, what was left out, and how it differs from the file."""
+        failed = [e for e in self.entries if e.state == "failed"]
+        lines = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
+        for reason, points in group_by(self.left_out, lambda each: each[1]).items():
+            labels = ", ".join(label(point) for point, _ in points)
+            lines.append(f"Impossible, and left out: {labels}: {reason}")
+        return lines + ([self.rehearsal] if self.rehearsal else [])
 
     @property
     def progress(self) -> str:
@@ -55,25 +76,70 @@ class SweepResults:
     def rehearsal(self) -> str:
         """A sentence on how the runs differ from the planned ones; empty if they don't."""
         how = _shortened(entry.run for entry in self.entries if entry.run is not None)
-        how += [f"{key} {value}" for key, value in self.changes.items()]
+        different = {key for entry in self.entries for key in entry.differs}
+        how += [f"{key} {value}" for key, value in self.changes.items() if key in different]
         if not how:
             return ""
         return f"Rehearsal: {', '.join(how)}; not comparable with the paper's numbers."
 
 
 def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
-    """The sweep in a folder, with its runs as far as they were found."""
+    """The sweep in a folder, with its runs as far as they were found.
+
+    A failure is left out if its point was finished later.
+    """
     experiment = read_experiment(folder / "experiment.toml")
     record = read_json(folder / "runs.json")
+    given = flat(record.get("settings") or {})
+    changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
     known = {run.folder.name: run for run in found.every}
     entries = []
     for each in record["runs"]:
         run = known.get(Path(each["folder"]).name)
         state, reason = each.get("state", "waiting"), each.get("reason") or ""
-        entries.append(SweepEntry(each["point"], state, reason, run))
-    given = flat(record.get("settings") or {})
-    changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
-    return SweepResults(experiment, changes, record.get("seconds") or 0, tuple(entries))
+        if _is_finished(run, experiment):
+            state, reason = "finished", ""
+        differs = _differences(experiment, changes, each["point"])
+        entries.append(SweepEntry(each["point"], state, reason, run, differs))
+    done = [entry.point for entry in entries if entry.state == "finished"]
+    left = tuple(e for e in entries if e.state != "failed" or e.point not in done)
+    left_out = tuple((each["point"], each["reason"]) for each in record.get("left_out", ()))
+    return SweepResults(experiment, changes, record.get("seconds") or 0, left, left_out)
+
+
+def _is_finished(run: RunRecord | CompressionRun | None, experiment: Experiment) -> bool:
+    if run is None or run.result is None:
+        return False
+    return "flatness" not in experiment.figures or getattr(run, "flatness", None) is not None
+
+
+def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -> frozenset[str]:
+    """The settings of a run that ``changes`` make differ from those of the experiment's file.
+
+    Seeds, devices and the length of schedules are left out, orders of classes unless the file
+    gives them, and where ImageNet is.
+    """
+    if not changes:
+        return frozenset()
+    # Imported here because it takes seconds.
+    from densekd.compression.config import resolve_compression
+    from densekd.config.schema import as_tree, resolve
+
+    resolve_any = resolve if experiment.kind == "runs" else resolve_compression
+    planned, done = (
+        merge(experiment.settings, nested(more), nested(point)) for more in ({}, changes)
+    )
+    try:
+        before, after = flat(as_tree(resolve_any(planned))), flat(as_tree(resolve_any(done)))
+    except ValueError:  # written by a version with other settings
+        return frozenset(changes)
+    own = {*experiment.grid, *flat(experiment.settings)}
+    free = {"epochs", *(key for key in _REPLICATE if key not in own)}
+    sources = [str(each.get("data.source")).partition(":")[0] for each in (before, after)]
+    if sources in (["imagenet"] * 2, ["imagenet100"] * 2):
+        free.add("data.source")
+    keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    return frozenset(key for key in keys - free if not key.startswith("engine."))
 
 
 def experiment_tables(
@@ -81,15 +147,21 @@ def experiment_tables(
 ) -> tuple[Table, ...]:
     """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
 
-    ``methods`` has the label of each run's method, by which the page filters rows.
+    Rows and columns that ``--grid`` added to the file's are in tables of their own. ``methods`` has
+    the label of each run's method, by which the page filters rows.
     """
     placed = (sweep.experiment.rows, sweep.experiment.columns, *_REPLICATE)
-    # Taken from the points, because a sweep may have more axes than its file.
-    places = [_without(entry.point, placed) for entry in sweep.entries]
+
+    def place(entry: SweepEntry) -> tuple[bool, GridPoint]:
+        # Taken from the points, because a sweep may have more axes than its file.
+        within = {key: entry.point[key] for key in placed if key in entry.point}
+        return not _planned(sweep.experiment, within), _without(entry.point, placed)
+
     tables = []
-    for place in distinct(places):
-        entries = [e for e in sweep.entries if _without(e.point, placed) == place]
-        tables.append(_Layout(sweep.experiment, place, entries).table(sweep.rehearsal, methods))
+    for added, where in distinct([place(entry) for entry in sweep.entries]):
+        entries = [entry for entry in sweep.entries if place(entry) == (added, where)]
+        layout = _Layout(sweep.experiment, where, added, entries)
+        tables.append(layout.table(sweep.rehearsal, methods))
     return tuple(tables)
 
 
@@ -100,9 +172,8 @@ def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[
     """
     found: dict[Group, float] = {}
     for sweep in sweeps:
-        if sweep.changes:
-            continue
-        points = {entry.run: entry.point for entry in sweep.entries if entry.run is not None}
+        same = [e for e in sweep.entries if e.run is not None and not e.differs]
+        points = {entry.run: entry.point for entry in same}
         targets = [each for each in sweep.experiment.targets if each.measure == AVERAGE]
         # The most specific target comes last and wins.
         targets.sort(key=lambda target: len(target.where))
@@ -121,6 +192,7 @@ class _Layout:
 
     experiment: Experiment
     place: GridPoint
+    added: bool  # whether its rows or columns are not in the file
     entries: Sequence[SweepEntry]
 
     def table(self, rehearsal: str, methods: Mapping[RunRecord | CompressionRun, str]) -> Table:
@@ -134,8 +206,10 @@ class _Layout:
             (Column("schedule", "schedule"), [", ".join(_shortened(each)) for each in runs]),
         ]
         suffix = "".join(f"-{_last(key)}-{value}" for key, value in self.place.items())
-        where = ", ".join(_named(key, value) for key, value in self.place.items())
-        title = experiment.title + (f" ({where})" if where else "")
+        words = [_named(key, value) for key, value in self.place.items()]
+        if self.added:
+            suffix, words = f"{suffix}-added", [*words, "added by --grid"]
+        title = experiment.title + (f" ({', '.join(words)})" if words else "")
         # It becomes a file name, and a value may be a path.
         name = re.sub(r"[^\w.+-]+", "-", experiment.name + suffix)
         labels = [dict.fromkeys(methods[run] for run in each if run in methods) for each in runs]
@@ -194,7 +268,8 @@ class _Layout:
     def _paper(self, where: GridPoint, measure: str) -> float | None:
         """The paper's number for these values, as a share or in seconds."""
         point, axis = {**self.place, **where}, self.experiment.columns
-        if not _planned(self.experiment, point):
+        other = self.added or any(entry.differs for entry in self.entries)
+        if other or not _planned(self.experiment, point):
             return None
         for target in self.experiment.targets:
             exact = (axis in target.where) == (axis in where)

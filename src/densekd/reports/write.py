@@ -1,7 +1,8 @@
 """Write a report about runs: a page, tables and figures."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from densekd.files import write_atomically
@@ -29,7 +30,7 @@ _SECTIONS = {
     "comparison": ("Comparison", ""),
     "metrics": ("Further metrics", ""),
     "differences": ("Differences in pairs", ""),
-    "curves": ("Accuracy after each task", "The band is one standard deviation over runs."),
+    "curves": ("Accuracy after each task", ""),
     "stability": ("Old and new classes", "What was kept, and what was learned last."),
     "matrices": (
         "Accuracy by task",
@@ -42,6 +43,8 @@ _SECTIONS = {
     "compression": ("Model compression", "A small network learns from a large one."),
     "runs": ("Runs", "Every run with its progress, code and machine."),
 }
+# Sections whose lines have a band over runs.
+_BANDED = ("curves", "stability", "memory")
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,10 @@ def contents_of(found: FoundRuns) -> Contents:
         methods=tuple(sorted(set(named.values()))),
         protocols=tuple(sorted(protocols, key=natural_order)),
         sections=(
-            *(_experiment(sweep, experiment_tables(sweep, named)) for sweep in sweeps),
+            *_numbered([_experiment(s, experiment_tables(s, named)) for s in sweeps], own),
             *(
-                Section(name, *texts, (), own.get(name, ()), tuple(charts_of.get(name, ())))
-                for name, texts in _SECTIONS.items()
+                _section(name, own.get(name, ()), charts_of.get(name, []))
+                for name in _SECTIONS
                 if name in own or name in charts_of
             ),
         ),
@@ -126,15 +129,38 @@ def contents_of(found: FoundRuns) -> Contents:
     )
 
 
+def _section(name: str, tables: tuple[Table, ...], drawn: Sequence[Chart | HeatMap]) -> Section:
+    title, about = _SECTIONS[name]
+    if name in _BANDED and any(chart.has_band for chart in drawn if isinstance(chart, Chart)):
+        about = f"{about} The band is one standard deviation over runs.".strip()
+    return Section(name, title, about, (), tables, tuple(drawn))
+
+
+def _numbered(sections: Sequence[Section], taken: Collection[str]) -> list[Section]:
+    """The sections, with a number in names that an earlier one has, or that are ``taken``.
+
+    So two sweeps of one name, in two folders, don't overwrite each other's files.
+    """
+    used = set(taken)
+    found = []
+    for section in sections:
+        for number in itertools.count(1):
+            suffix = "" if number == 1 else f"-{number}"
+            tables = tuple(replace(t, name=t.name + suffix) for t in section.tables)
+            names = {section.name + suffix, *(table.name for table in tables)}
+            if not used & names:
+                break
+        used |= names
+        found.append(replace(section, name=section.name + suffix, tables=tables))
+    return found
+
+
 def _experiment(sweep: SweepResults, tables: tuple[Table, ...]) -> Section:
     experiment = sweep.experiment
-    failed = [entry for entry in sweep.entries if entry.state == "failed"]
-    remarks = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
-    remarks += [sweep.rehearsal] if sweep.rehearsal else []
     took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
     about = f"{experiment.about} {sweep.progress}{took}."
     name = f"experiment-{file_name_part(experiment.name)}"
-    return Section(name, experiment.title, about, tuple(remarks), tables)
+    return Section(name, experiment.title, about, tuple(sweep.remarks), tables)
 
 
 def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:

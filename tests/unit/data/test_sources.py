@@ -9,7 +9,7 @@ from PIL import Image
 
 from densekd.data.dataset import FileImages, PixelImages
 from densekd.data.imagenet import imagenet100_classes
-from densekd.data.sources import SOURCES, SourceOptions, data_dir, load, parse
+from densekd.data.sources import SOURCES, SourceOptions, count_classes, data_dir, load, parse
 
 
 def save_images(folder: Path, count: int) -> None:
@@ -179,3 +179,19 @@ def test_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         else:
             monkeypatch.setenv("DENSEKD_DATA", unset)
         assert data_dir() == platformdirs.user_cache_path("densekd")
+
+
+def test_classes_are_counted_without_reading_images(imagenet: Path, tmp_path: Path) -> None:
+    for source, classes in (("digits", 10), ("cifar100", 100), ("imagenet100:x", 100)):
+        assert count_classes(source) == classes
+    for name in ("ant", "bee", "cow"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "1.png").write_bytes(b"not even an image")
+    (tmp_path / "photos" / "empty").mkdir()
+    assert count_classes(f"folder:{tmp_path / 'photos'}") == 3
+    assert count_classes(f"imagenet:{imagenet}") == len(list((imagenet / "train").iterdir()))
+    names = tmp_path / "names.txt"
+    names.write_text("one\ntwo\n")
+    assert count_classes("imagenet:x", names) == 2
+    for unknown in ("hub:mine", "folder:nowhere", "npz:nowhere.npz", "imagenet:nowhere"):
+        assert count_classes(unknown) is None

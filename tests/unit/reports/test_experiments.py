@@ -118,13 +118,101 @@ def test_a_rehearsal_says_so(tmp_path: Path) -> None:
     assert each.rehearsal in table.note
     assert cells(table, 0)["schedule"] == "10 % of the epochs"
     record = json.loads((folder / "runs.json").read_text())
-    record["settings"] = {"data": {"source": "digits", "dir": "x"}}
+    record["settings"] = {"data": {"source": "cifar10", "dir": "x"}}
     write_json(folder / "runs.json", record)
     runs = find_runs([tmp_path])
     each = read_sweep(folder, runs)
-    assert "10 % of the epochs, data.source digits;" in each.rehearsal
+    assert "10 % of the epochs, data.source cifar10;" in each.rehearsal
     groups, _ = group_runs(runs.runs)
     assert targets_of([each], groups) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "compared"),
+    [
+        ({"data": {"source": "cifar10"}}, False),
+        ({"data": {"per_class": 100}}, False),
+        ({"data": {"validation": 0.1}}, False),
+        ({"network": "resnet14"}, False),
+        ({"memory": {"per_class": 5}}, False),
+        ({"scenario": {"base": 2}}, False),
+        ({"method": {"options": {"temperature": 4.0}}}, False),
+        ({"data": {"source": "digits"}}, True),  # as in the file
+        ({"epochs": 0.1, "scenario": {"order": 3}, "engine": {"precision": "32"}}, True),
+    ],
+)
+def test_the_paper_is_beside_runs_of_its_own_protocol_only(
+    changes: dict[str, object], compared: bool, tmp_path: Path
+) -> None:
+    _, folder = distillations(tmp_path)
+    record = json.loads((folder / "runs.json").read_text())
+    write_json(folder / "runs.json", {**record, "settings": changes})
+    found = find_runs([tmp_path])
+    each = read_sweep(folder, found)
+    (table,) = experiment_tables(each, {})
+    keys = [column.key for column in table.columns]
+    assert any("paper" in key for key in keys) == compared
+    assert any("gap" in key for key in keys) == compared
+    assert ("not comparable" in each.rehearsal) != compared
+    groups, _ = group_runs(found.runs)
+    assert bool(targets_of([each], groups)) == compared
+
+
+def test_where_imagenet_is_does_not_matter(tmp_path: Path) -> None:
+    _, folder = distillations(tmp_path)
+    with (folder / "experiment.toml").open("a") as file:
+        file.write('[settings]\ndata.source = "imagenet100:imagenet"\nscenario.order = 1993\n')
+    record = json.loads((folder / "runs.json").read_text())
+    for settings, compared in (
+        ({"data": {"source": "imagenet100:/elsewhere"}}, True),
+        ({"data": {"source": "imagenet:/elsewhere"}}, False),
+        ({"scenario": {"order": 3}}, False),  # the file has an order
+    ):
+        write_json(folder / "runs.json", {**record, "settings": settings})
+        _, (table,) = read(tmp_path, folder)
+        assert any("paper" in column.key for column in table.columns) == compared
+
+
+def test_rows_and_columns_that_were_added_have_a_table_of_their_own(tmp_path: Path) -> None:
+    points = {}
+    for method, steps in (("gkd", 1), ("gkd", 5), ("tkd", 1), ("gkd", 0)):
+        point = {"method.name": method, "scenario.steps": steps}
+        base = [] if steps else ["scenario.base=10"]
+        points[write_run(tmp_path, f"method.name={method}", f"scenario.steps={steps}", *base)] = (
+            point
+        )
+    _, (own, added) = read(tmp_path, write_sweep(tmp_path, "mine", DISTILLATIONS, points))
+    assert (own.name, added.name) == ("mine", "mine-added")
+    assert added.title == "Distillations (added by --grid)"
+    assert [row.cells[0] for row in own.rows] == ["gkd"]
+    assert [row.cells[0] for row in added.rows] == ["tkd", "gkd"]
+    assert any("paper" in column.key for column in own.columns)
+    assert not any("paper" in column.key for column in added.columns)
+
+
+def test_a_failure_that_a_later_success_replaced_is_gone(tmp_path: Path) -> None:
+    point = {"method.name": "gkd", "scenario.steps": 5}
+    done = write_run(tmp_path, "method.name=gkd")
+    points = {tmp_path / "gone": point, done: point}
+    folder = write_sweep(tmp_path, "some", DISTILLATIONS, points)
+    each, _ = read(tmp_path, folder)
+    assert (each.progress, each.remarks) == ("1 of 1 runs finished", [])
+    # It was run by another command since.
+    record = json.loads((folder / "runs.json").read_text())
+    record["runs"] = [{**record["runs"][1], "state": "failed", "reason": "the disk is full."}]
+    write_json(folder / "runs.json", record)
+    each, _ = read(tmp_path, folder)
+    assert (each.progress, each.remarks) == ("1 of 1 runs finished", [])
+
+
+def test_what_was_left_out_is_said_once_for_each_reason(tmp_path: Path) -> None:
+    _, folder = distillations(tmp_path)
+    record = json.loads((folder / "runs.json").read_text())
+    points = [{"method.name": name, "scenario.steps": 3} for name in ("gkd", "rdkd")]
+    record["left_out"] = [{"point": point, "reason": "no classes."} for point in points]
+    write_json(folder / "runs.json", record)
+    each, _ = read(tmp_path, folder)
+    assert each.remarks == ["Impossible, and left out: gkd steps=3, rdkd steps=3: no classes."]
 
 
 def test_the_paper_is_beside_the_methods_that_it_has(tmp_path: Path) -> None:

@@ -115,6 +115,46 @@ def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
         plan(FOUR, tmp_path, {"engine": {"devices": 2}})
 
 
+def test_runs_that_the_data_has_no_classes_for_are_left_out(tmp_path: Path) -> None:
+    """Digits has five classes after the base, CIFAR-100 fifty; a hub's data is not known yet."""
+    experiment = two(grid={"method.name": ("gkd",), "scenario.steps": (5, 10)})
+    sweep = plan(experiment, tmp_path)
+    assert [job.label for job in sweep.jobs] == ["gkd steps=5"]
+    (left_out,) = sweep.impossible
+    assert (left_out.label, left_out.refused) == ("gkd steps=10", False)
+    assert "5 classes after the base of 5 can't be divided into 10 equal steps" in left_out.reason
+    for source in ("cifar100", "hub:mine", "folder:nowhere"):
+        sweep = plan(experiment, tmp_path, {"data": {"source": source}})
+        assert (len(sweep.jobs), sweep.impossible) == (2, ())
+    with pytest.raises(ValueError, match=r"into 3 equal steps.* Impossible runs besides: 1;"):
+        plan(experiment.with_axes(["scenario.steps=3,7"]), tmp_path)
+
+
+def test_all_wrong_settings_are_listed_if_nothing_is_to_be_run(tmp_path: Path) -> None:
+    experiment = two(grid={"method.name": ("gkd", "rdkdd"), "scenario.steps": (5, 10)})
+    with pytest.raises(ValueError, match=r"rdkdd.*did you mean rdkd"):
+        plan(experiment, tmp_path)
+    sweep = plan(experiment, tmp_path, only_list=True)
+    assert [job.label for job in sweep.jobs] == ["gkd steps=5"]
+    refused = {each.label: each.refused for each in sweep.impossible}
+    assert refused == {"gkd steps=10": False, "rdkdd steps=5": True, "rdkdd steps=10": True}
+
+
+def test_a_point_that_is_impossible_now_replaces_its_failure(tmp_path: Path) -> None:
+    experiment = two(grid={"method.name": ("gkd",), "scenario.steps": (5, 10)})
+    sweep = plan(experiment, tmp_path)
+    failed = {"method.name": "gkd", "scenario.steps": 10}
+    earlier = {"folder": "../../old", "point": failed, "state": "failed", "reason": "no"}
+    sweep.folder.mkdir(parents=True)
+    (sweep.folder / "runs.json").write_text(json.dumps({"runs": [earlier]}))
+    content = SweepRecord(sweep, lambda job: False).content()
+    assert [run["point"]["scenario.steps"] for run in content["runs"]] == [5]
+    assert [each["point"] for each in content["left_out"]] == [failed]
+    other = plan(experiment.with_axes(["scenario.steps=1"]), tmp_path)
+    (other.folder / "runs.json").write_text(json.dumps(content))
+    assert SweepRecord(other, lambda job: False).content()["left_out"] == content["left_out"]
+
+
 def test_what_makes_other_numbers_makes_another_name(tmp_path: Path) -> None:
     def name(experiment: Experiment = FOUR, scale: float | None = None, **data: Any) -> str:
         changes = {"data": data} if data else {}
