@@ -95,32 +95,35 @@ def _load_own(name: str, options: SourceOptions, on_progress: OnProgress | None)
     return as_dataset(find(name), name, ConvertOptions(**known, on_progress=on_progress))
 
 
+_FIXED_CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "imagenet100": 100}
+
+
 def count_classes(name: str, classes_file: Path | None = None) -> int | None:
     """Count the classes of a source without decoding its images.
 
-    None if that is unknown, as for data of the hub and of one's own, or if the source can't be read.
+    None if that is unknown, as for the hub's data and for data of one's own, or if the source
+    can't be read.
     """
     if is_reference(name):
         return None
     kind, argument = parse(name)
-    path = Path(argument).expanduser()
     try:
         if classes_file is not None:
             return len(read_names(classes_file))
-        match kind:
-            case "digits" | "cifar10":
-                return 10
-            case "cifar100" | "imagenet100":
-                return 100
-            case "folder":
-                parts = find_images(path).parts
-                return sum(bool(files) for files in parts.get(TRAIN, parts.get(WHOLE, {})).values())
-            case "imagenet":
-                return len(list_classes(path / TRAIN).folders)
-            case "npz":
-                return len(load_npz(path).classes)
+        return _FIXED_CLASSES.get(kind) or _count(kind, Path(argument).expanduser())
     except ValueError:  # the run will say what is wrong
         return None
+
+
+def _count(kind: str, path: Path) -> int | None:
+    match kind:
+        case "folder":
+            parts = find_images(path).parts
+            return sum(map(bool, parts[TRAIN if TRAIN in parts else WHOLE].values()))
+        case "imagenet":
+            return len(list_classes(path / TRAIN).folders)
+        case "npz":
+            return len(load_npz(path).classes)
     return None
 
 
