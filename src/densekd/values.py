@@ -45,6 +45,7 @@ class _Digest:
         if _is_array(value):
             self._write("array", value.dtype, *value.shape)
             return self.sha256.update(_bytes(value))
+        self._write(getattr(value, "__qualname__", ""))  # of a built-in function
         self.add(type(value))
         return self.add(dict(getattr(value, "__dict__", {})))
 

@@ -1,15 +1,18 @@
 """The parts of one's own that settings name, and the code behind them."""
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densekd.config.schema import as_tree
-from densekd.config.settings_tree import given
+from densekd.config.settings_tree import digest, given, over, plain
+from densekd.data.convert import ConvertOptions, as_dataset
+from densekd.data.dataset import fingerprint
 from densekd.files import write_json
+from densekd.methods.method import Method, MethodSpec
 from densekd.methods.registry import split_name
-from densekd.parts import OwnPartError, is_reference, load_files, version
+from densekd.parts import OwnPartError, is_reference, load_files, refer, version
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,9 +24,40 @@ _OF_BASE = ("network", "data.source", "scenario.order", "method.name")
 _FILE = "code.json"
 
 
+def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Replace Python values among settings, such as a network or a function, by references."""
+    data = given(tree, "data", "source")
+    if isinstance(data, Path):
+        tree = over(tree, {"data": {"source": f"folder:{data}"}})
+    elif data is not None and not isinstance(data, str):
+        tree = over(tree, {"data": {"source": _refer_data(data, tree)}})
+    for key in ("network", "scenario.order", "memory.selection", "method.name"):
+        *section, name = key.split(".")
+        value = given(tree, *section, name)
+        if callable(value) or isinstance(value, Method | MethodSpec):
+            changed = {name: refer(value)}
+            tree = over(tree, {section[0]: changed} if section else changed)
+    metrics = tree.get("metrics")
+    if isinstance(metrics, list | tuple):
+        named = [refer(each) if callable(each) else each for each in metrics]
+        tree = {**tree, "metrics": named}
+    return tree
+
+
+def _refer_data(data: Any, tree: Mapping[str, Any]) -> str:
+    """Convert data now, so that the reference says what the images are."""
+    keys = ("image_size", "image_column", "label_column")
+    options = {key: given(tree, "data", key) for key in keys}
+    name = getattr(data, "name", "") or getattr(data, "__name__", "") or type(data).__name__
+    made = as_dataset(data, str(name), ConvertOptions(**options))
+    facts = [made.classes, made.mean, made.std, fingerprint(made.train), fingerprint(made.test)]
+    word = "data" if isinstance(data, tuple | list) else str(name)
+    return refer(made, word, digest(facts))
+
+
 def own_references(config: "DataclassInstance") -> dict[str, str]:
     """The references among the settings, by dotted key; metrics are numbered."""
-    tree = as_tree(config)
+    tree = plain(dataclasses.asdict(config))
     found: dict[str, Any] = {key: given(tree, *key.split(".")) for key in _SETTINGS}
     found["method.name"] = split_name(str(given(tree, "method", "name") or ""))[0]
     found |= {f"metrics.{i}": each for i, each in enumerate(tree.get("metrics") or ())}

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from densekd.config.defaults import default_settings
 from densekd.config.errors import error_sentence
+from densekd.config.own_parts import with_references
 from densekd.config.settings_tree import (
     as_text,
     given,
@@ -275,10 +276,10 @@ class Config:
 def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
     """Complete what a user gave by the defaults for such data and such a method.
 
-    Anything may be left out. With ``trust_code``, a run that goes on from another one may be made
+    Anything may be left out; parts of one's own may be Python values. With ``trust_code``, a run that goes on from another one may be made
     with that one's files of code. Raises ValueError as `checked` does.
     """
-    tree = uniform(tree)
+    tree = uniform(with_references(tree))
     if given(tree, "start") is not None:
         from densekd.config.branching import complete_branch  # which resolves the parent's settings
 

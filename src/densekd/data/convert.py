@@ -60,6 +60,13 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
 
     Raises:
         OwnPartError: it is none of these; the message calls it ``name``.
+
+    Example:
+        >>> import numpy as np
+        >>> from densekd import Scenario, as_dataset
+        >>> x, y = np.zeros((40, 8, 8, 3), np.uint8), ["a", "b", "c", "d"] * 10
+        >>> Scenario.of(as_dataset((x, y, x, y)), base=2, steps=2)
+        Scenario('data', tasks of [2, 1, 1] classes)
     """
     options = options or ConvertOptions()
     with explain_errors(), fixed_random_state():

@@ -143,7 +143,14 @@ def fingerprint(split: Split) -> str:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A classification data set."""
+    """A classification data set; `densekd.as_dataset` makes one of other data.
+
+    Example:
+        >>> import densekd
+        >>> dataset = densekd.load("digits")
+        >>> len(dataset.classes), len(dataset.train), len(dataset.test)
+        (10, 1347, 450)
+    """
 
     name: str  # the source it was loaded from, such as cifar100
     classes: tuple[str, ...]  # their names; a label is an index into them

@@ -189,7 +189,16 @@ class Published(Generic[_Options]):
 
 @dataclass(frozen=True)
 class MethodSpec(Generic[_Options]):
-    """All there is to say about a method; `densekd.methods.registry` lists the specs."""
+    """All there is to say about a method; `densekd.methods.registry` lists the specs.
+
+    Example:
+        >>> from densekd import DenseOptions, MethodSpec, Schedules, make_method
+        >>> def build(options: DenseOptions, schedules: Schedules):
+        ...     return make_method("rdkd", options, schedules)
+        >>> spec = MethodSpec("mine", "RDKD by another name", DenseOptions, build)
+        >>> spec.make(None, Schedules()).name
+        'rdkd'
+    """
 
     name: str  # such as ``icarl-softmax``
     summary: str  # one line for ``densekd methods``

@@ -36,6 +36,11 @@ class DenseOptions:
 
     `densekd.DenseDistillation` explains ``temperature`` to ``per_image``, `densekd.AdaptiveWeights`
     explains ``similarity`` and ``size_ratio``, which is its ``ratio``.
+
+    Example:
+        >>> from densekd import DenseOptions
+        >>> DenseOptions(temperature=4).lambda_base
+        5.0
     """
 
     lambda_base: float = 5.0  # the weight of the distillation, before it is scaled

@@ -61,6 +61,11 @@ def make_method(
     Such as ``rdkd``, ``ucir`` or ``icarl+rdkd-adaptive``, or one of the user's own, such as
     ``mine.py:eeil``. ``options`` are of the dense distillation, ``own`` those of the baseline, with
     its defaults if None, ``params`` those of the user's own.
+
+    Example:
+        >>> from densekd import DenseOptions, Schedules, make_method
+        >>> sorted(make_method("icarl+rdkd", DenseOptions(), Schedules()).terms)
+        ['kd', 'merged']
     """
     check_method(name)
     first, kd = split_name(name)

@@ -59,7 +59,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Schedules:
-    """The schedules of a method; the default is the paper's for CIFAR-100."""
+    """The schedules of a method; the default is the paper's for CIFAR-100.
+
+    Example:
+        >>> from densekd import Schedule, Schedules
+        >>> Schedules(Schedule(epochs=100), Schedule(epochs=50)).scaled(0.1).increment.epochs
+        5
+    """
 
     base: Schedule = Schedule(70, 0.1)  # of the base task
     increment: Schedule = Schedule(40, 0.01)  # of each later task

@@ -33,7 +33,20 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What terms see of a training step."""
+    """What terms see of a training step.
+
+    Example:
+        >>> from densekd import Step, Term
+        >>> class Drift(Term):
+        ...     needs_teacher = True
+        ...     formula = "|f - f_old|^2"
+        ...     def __call__(self, step: Step):
+        ...         view = step.views["merged"]
+        ...         drift = view.student.features - view.teacher.features
+        ...         return drift.square().sum(1).mean()
+        >>> Drift().streams
+        ('merged',)
+    """
 
     views: Mapping[Stream, View]  # the batch of each stream; the base task has no ``exemplars``
     # The sizes of the tasks learned before, in order; with an external teacher, of those that its
@@ -113,6 +126,11 @@ class CrossEntropy(Term):
     For a blended image, the mean over both labels, weighted by their shares. The softmax is
     ``over`` the logits of the ``new`` classes or of ``all`` seen so far, which are the same in the
     base task. Labels are smoothed in the base task only.
+
+    Example:
+        >>> from densekd import CrossEntropy
+        >>> CrossEntropy(["merged"], "all", weight=0.5).formula
+        '0.5 CE(z_all(x_merged), y)'
     """
 
     takes_mixup = True

@@ -24,7 +24,18 @@ def own_statistics(backbone: object) -> tuple[_Channels, _Channels] | None:
 
 
 class Features(NamedTuple):
-    """The output of a backbone for a batch of images."""
+    """The output of a backbone for a batch of images.
+
+    Example:
+        >>> import torch
+        >>> from densekd import Features
+        >>> class Means(torch.nn.Module):
+        ...     width = 3  # the number of features
+        ...     def forward(self, images):
+        ...         return Features(images.mean((2, 3)), (images,))
+        >>> Means()(torch.zeros(2, 3, 8, 8)).pooled.shape
+        torch.Size([2, 3])
+    """
 
     pooled: Tensor  # [B, D]
     maps: tuple[Tensor, ...]  # of each stage, [B, C, H, W]

@@ -52,8 +52,10 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
     """What each method reached, beside the paper's average incremental accuracies (``targets``)."""
     ours = [group.summary(AVERAGE) for group in groups]
     paper = [targets.get(group) for group in groups]
+    own = _own_columns(groups)
     columns: list[FilledColumn] = [
         *((column, [group.summary(column.key) for group in groups]) for column in _MEASURES),
+        *((column, [group.summary(column.key) for group in groups]) for column in own),
         (Column("paper", "paper", "percent"), paper),
         (Column("gap", "gap", "points"), gaps(ours, paper)),
         (_SECONDS, [group.summary("seconds") for group in groups]),
@@ -63,6 +65,9 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
     ]
     several = any(len(group.runs) > 1 for group in groups)
     note = f"{_HOW} {_SPREAD}" if several else _HOW
+    if own:
+        names = ", ".join(column.title for column in own)
+        note += f" Metrics of one's own, after the last task: {names}."
     return _table("comparison", "What each method reached", note, _names(groups), columns)
 
 
@@ -71,6 +76,11 @@ def metrics_table(groups: Sequence[Group]) -> Table:
     measured = [group for group in groups if any(map(group.summary, (c.key for c in METRICS)))]
     columns = [(column, [group.summary(column.key) for group in measured]) for column in METRICS]
     return _table("metrics", "Further metrics", NOTE_ON_METRICS, _names(measured), columns)
+
+
+def _own_columns(groups: Sequence[Group]) -> list[Column]:
+    names = [name for group in groups for run in group.runs for name in run.own_metrics]
+    return [Column(f"metrics.{name}", name, "number") for name in dict.fromkeys(names)]
 
 
 def differences_table(groups: Sequence[Group]) -> Table:

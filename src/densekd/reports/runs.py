@@ -71,10 +71,16 @@ class RunRecord:
         commit = str((self.result or {}).get("commit") or "")
         return commit[:10] + ("+" if commit.endswith("+") else "")
 
+    @property
+    def own_metrics(self) -> dict[str, float]:
+        """The metrics of one's own after the last task, by name."""
+        return dict(self.steps[-1].get("metrics") or {}) if self.steps else {}
+
     def measured(self, measure: str) -> float | None:
         """A measure of a finished run: of its result, of its last step, or the training time.
 
-        ``validation`` is the average incremental accuracy on validation images.
+        ``validation`` is the average incremental accuracy on validation images; ``metrics.NAME`` a
+        metric of one's own after the last task.
         """
         if self.result is None:
             return None
@@ -83,6 +89,8 @@ class RunRecord:
         if measure == "validation":
             held = self.result.get("validation")
             return None if held is None else float(held[AVERAGE])
+        if measure.startswith("metrics."):
+            return self.own_metrics.get(measure.removeprefix("metrics."))
         source = self.steps[-1] if measure in _OF_LAST_STEP else self.result
         return None if source.get(measure) is None else float(source[measure])
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from densekd.reports.statistics import Summary, group_by
 
 # Percent, points and variance hold shares from 0 to 1, which are multiplied when shown.
-CellKind = Literal["text", "count", "percent", "points", "variance", "seconds"]
+CellKind = Literal["text", "count", "number", "percent", "points", "variance", "seconds"]
 _Item = TypeVar("_Item")
 Cell = str | int | float | Summary | None
 _MINUS, _NOTHING = "\N{MINUS SIGN}", "\N{EN DASH}"
@@ -171,6 +171,7 @@ def _number(value: float, kind: CellKind) -> str:
         "points": f"{100 * value:+.2f}",
         "variance": f"{1e4 * value:.2f}",
         "seconds": short_duration(value),
+        "number": f"{value:.4g}",
     }
     return texts.get(kind, f"{value:,}").replace("-", _MINUS)
 

@@ -21,6 +21,15 @@ class StepOutputs:
 
     A label is the rank of its class in learning order, an index into ``classes`` and into the
     columns of ``logits``.
+
+    Example:
+        >>> import torch
+        >>> from densekd import StepOutputs
+        >>> def confidence(outputs: StepOutputs) -> float:
+        ...     return outputs.logits.softmax(1).amax(1).mean().item()
+        >>> logits, labels = torch.zeros(3, 2), torch.tensor([0, 1, 1])
+        >>> confidence(StepOutputs(logits, labels, labels, logits, (2,), ("a", "b"), 0))
+        0.5
     """
 
     logits: Tensor  # float32 [n, classes]

@@ -4,13 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 from densekd.config.digests import base_settings, influential
 from densekd.config.own_parts import check_code, load_trusted, own_references, write_code
 from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import read_toml
-from densekd.parts import OwnPartError, load_files
+from densekd.data.sources import load
+from densekd.methods.paper import DenseOptions
+from densekd.methods.registry import make_method
+from densekd.methods.schedule import Schedule, Schedules
+from densekd.parts import OwnPartError, load_files, short_name
 
 FILE = """
 from densekd.methods.method import Method, Phase
@@ -129,3 +135,48 @@ def test_the_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:
         load_trusted(config, tmp_path, False)
     load_trusted(config, tmp_path, True)
     load_trusted(resolve({}), tmp_path, False)
+
+
+def test_python_values_become_references() -> None:
+    images = np.zeros((8, 6, 6, 3), np.uint8)
+    arrays = images, [0, 1] * 4, images, [0, 1] * 4
+
+    def plain(schedules: Schedules) -> Any:
+        return make_method("finetune", DenseOptions(), schedules)
+
+    def ece(outputs: Any) -> float:
+        return 0.0
+
+    tree = {
+        "network": nn.Linear(2, 3),
+        "data": {"source": arrays},
+        "scenario": {"order": sorted},
+        "memory": {"selection": lambda features, count: range(count)},
+        "method": {"name": plain},
+        "metrics": [ece],
+    }
+    config = resolve(tree)
+    found = own_references(config)
+    assert {key: short_name(name) for key, name in found.items()} == {
+        "network": "linear",
+        "data.source": "data",
+        "scenario.order": "sorted",
+        "memory.selection": "lambda",
+        "method.name": "plain",
+        "metrics.0": "ece",
+    }
+    assert load(config.data.source).classes == ("0", "1")
+    assert config.make_method().name == "finetune"
+    assert resolve(tree) == config
+    images[0] = 1
+    assert resolve(tree).data.source != config.data.source
+
+
+def test_a_method_and_a_folder_as_values(tmp_path: Path) -> None:
+    method = make_method("gkd", DenseOptions(), Schedules(Schedule(20), Schedule(10)))
+    config = resolve({"method": {"name": method}, "data": {"source": tmp_path}, "epochs": 0.5})
+    assert config.data.source == f"folder:{tmp_path}"
+    assert config.method.name.startswith("python:gkd-")
+    assert config.make_method().base[0].schedule.epochs == 10
+    whole = resolve({"method": {"name": method}, "epochs": 4})
+    assert whole.make_method().increment[0].schedule.epochs == 2

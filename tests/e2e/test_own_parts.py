@@ -1,0 +1,245 @@
+"""One file outside the package: a method with a new term, a backbone, a data set and a metric."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from densekd.cli import app
+
+pytestmark = pytest.mark.slow
+
+MINE = '''"""A method, a backbone, a data set and a metric of one's own."""
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from densekd import CrossEntropy, Method, Phase, Schedules, Step, StepOutputs, Term
+
+
+class Drift(Term):
+    """The mean of weight |f - f_old|^2 over a batch."""
+
+    needs_teacher = True
+
+    def __init__(self, weight: float) -> None:
+        super().__init__(["merged"])
+        self.weight, self.formula = weight, f"{weight:g} |f - f_old|^2"
+
+    def __call__(self, step: Step) -> Tensor:
+        view = step.views["merged"]
+        drift = view.student.features - view.teacher.features
+        return self.weight * drift.square().sum(1).mean()
+
+
+def eeil(schedules: Schedules, weight: float = 0.1) -> Method:
+    terms = {"ce": CrossEntropy(["merged"], "all"), "kd": Drift(weight)}
+    base, increment = Phase("train", schedules.base), Phase("train", schedules.increment)
+    return Method("eeil", "linear", terms, base=(base,), increment=(increment,), streams="merged")
+
+
+def tiny() -> nn.Module:
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 16)
+    return nn.Sequential(*layers)
+
+
+class Stripes(Dataset):
+    classes = ["1 px", "2 px", "3 px", "4 px"]
+
+    def __init__(self, per_class: int, seed: int) -> None:
+        self.labels = torch.arange(4).repeat(per_class)
+        generator = torch.Generator().manual_seed(seed)
+        self.shift = torch.randint(0, 16, (len(self.labels),), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        row = (torch.arange(8) + self.shift[i]) // (self.labels[i] + 1) % 2
+        return row.float().expand(3, 8, 8), int(self.labels[i])
+
+
+def stripes() -> tuple[Dataset, Dataset]:
+    return Stripes(40, seed=1), Stripes(10, seed=2)
+
+
+def confidence(outputs: StepOutputs) -> float:
+    return outputs.logits.softmax(1).amax(1).mean().item()
+'''
+PARTS = ["--data", "mine.py:stripes", "--network", "mine.py:tiny", "--metric", "mine.py:confidence"]
+RUN = ["run", *PARTS, "--method", "mine.py:eeil", "--steps", "2", "--epochs", "20"]
+EXPERIMENT = """
+title = "Weights"
+about = "Two weights of the drift."
+[settings]
+network = "mine.py:tiny"
+metrics = ["mine.py:confidence"]
+epochs = 2
+data.source = "mine.py:stripes"
+scenario.steps = 2
+method.name = "mine.py:eeil"
+[grid]
+method.params.weight = [0.1, 1.0]
+seed = [1]
+[table]
+rows = "method.params.weight"
+columns = "seed"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``mine.py`` and a finished run in ``runs``."""
+    place = tmp_path_factory.mktemp("own")
+    assert MINE.count("\n") <= 60
+    imports = [line for line in MINE.splitlines() if "densekd" in line and "import" in line]
+    assert all(line.startswith("from densekd import ") for line in imports)
+    (place / "mine.py").write_text(MINE)
+    densekd(place, *RUN)
+    return place
+
+
+def started(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "densekd", *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def densekd(folder: Path, *arguments: str, code: int = 0) -> str:
+    process = started(folder, *arguments)
+    out, err = process.communicate()
+    assert process.returncode == code, out + err
+    return out if code == 0 else err
+
+
+def result(out: Path) -> dict[str, Any]:
+    (file,) = out.glob("*/result.json")
+    read: dict[str, Any] = json.loads(file.read_text())
+    return read
+
+
+def numbers(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps without what depends on the time."""
+    timed = ("seconds", "images_per_second")
+    return [{k: v for k, v in step.items() if k not in timed} for step in found["steps"]]
+
+
+def test_a_run_uses_all_parts(folder: Path) -> None:
+    found = result(folder / "runs")
+    assert Path(found["folder"]).name.startswith("stripes-eeil-")
+    assert [len(step["classes"]) for step in found["steps"]] == [2, 1, 1]
+    assert set(found["steps"][0]["classes"]) < {"1 px", "2 px", "3 px", "4 px"}
+    assert all(0.25 < step["metrics"]["confidence"] <= 1 for step in found["steps"])
+    assert found["steps"][0]["accuracy"] > 0.6
+    losses = (folder / found["folder"] / "epochs.jsonl").read_text()
+    assert '"kd"' in losses
+    assert "confidence" in densekd(folder, *RUN)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(folder: Path) -> None:
+    process = started(folder, *RUN, "--out", "killed")
+    deadline = time.monotonic() + 120
+    while not list((folder / "killed").glob("stripes-*/learner/*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not list((folder / "killed").glob("*/result.json"))
+    densekd(folder, *RUN, "--out", "killed")
+    assert numbers(result(folder / "killed")) == numbers(result(folder / "runs"))
+
+
+def test_a_changed_file_is_refused_until_it_is_restored(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "mine.py").write_text(MINE.replace("weight: float = 0.1", "weight: float = 0.2"))
+    error = densekd(tmp_path, *RUN, code=2)
+    assert "mine.py has changed since this run began; restore it, delete runs/stripes-eeil" in error
+    densekd(tmp_path, *RUN, "--out", "other")  # trains a base of its own
+    assert numbers(result(tmp_path / "other")) != numbers(result(folder / "runs"))
+    (tmp_path / "mine.py").write_text(MINE)
+    densekd(tmp_path, *RUN)
+
+
+def test_a_sweep_and_its_report(folder: Path) -> None:
+    (folder / "weights.toml").write_text(EXPERIMENT)
+    densekd(folder, "sweep", "weights.toml", "--out", "swept", "--workers", "1")
+    results = [json.loads(file.read_text()) for file in folder.glob("swept/*/result.json")]
+    assert sorted(r["config"]["method"]["params"]["weight"] for r in results) == [0.1, 1.0]
+    # The report never runs code, so it needs none.
+    (folder / "mine.py").rename(folder / "gone.py")
+    densekd(folder, "report", "swept", "--out", "told")
+    (folder / "gone.py").rename(folder / "mine.py")
+    with (folder / "told" / "tables" / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    told = sorted(float(row["metrics.confidence"]) for row in rows)
+    assert told == sorted(r["steps"][-1]["metrics"]["confidence"] for r in results)
+    assert "confidence" in (folder / "told" / "index.html").read_text()
+
+
+def test_the_code_of_a_folder_runs_only_with_consent(folder: Path) -> None:
+    run = result(folder / "runs")["folder"]
+    fast = ["flatness", run, "--images", "2", "--sigmas", "0,0.01", "--draws", "1"]
+    error = densekd(folder, *fast, code=2)
+    assert "code in mine.py:tiny, which runs only if you agree: add --trust-code" in error
+    assert "sigma" in densekd(folder, *fast, "--trust-code")
+
+
+WRONG = {
+    "nothing = ": ("--network", "SyntaxError in line 1"),
+    "def part(): return 1 / 0": ("--network", "mine.py can't be used: ZeroDivisionError in line 1"),
+    "from torch import nn\npart = nn.Linear(3, 2)": ("--network", "can't take images of 8 x 8"),
+    "def part(schedules): return schedules": ("--method", "mine.py:part must be a Method"),
+    "part = 3": ("--data", "mine.py:part must be a Dataset"),
+    "def part(names): return names[1:]": ("--order", "mine.py:part can't be used: The order lacks"),
+    "def part(outputs): return 'high'": ("--metric", "mine.py:part must return a number"),
+    "def other(): pass": ("--metric", "mine.py has no part"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG.items())
+def test_a_wrong_part_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: tuple[str, str]
+) -> None:
+    option, sentence = expected
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--data", "digits", "--epochs", "1", option, "mine.py:part", "--quiet"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 2
+    assert found.stderr.startswith("Error: ")
+    assert found.stderr.count("\n") == 1
+    assert sentence in found.stderr
+    debug = CliRunner().invoke(app, [*command, "--debug"]).stderr
+    assert debug.startswith("Traceback")
+    assert debug.endswith(found.stderr)
+
+
+BAD_TERM = MINE.replace("drift.square().sum(1).mean()", "drift.square().sum(1)")
+RAISING_TERM = MINE.replace("view.teacher.features", "view.teacher.feature")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (BAD_TERM, "The term 'kd' must return a scalar tensor, not shape [80]"),
+        (RAISING_TERM, "mine.py can't be used: AttributeError in line 21: 'Outputs' object has no"),
+    ],
+)
+def test_a_wrong_term_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    error = densekd(tmp_path, *RUN, "--epochs", "1", code=2)
+    assert sentence in error
+    assert "Traceback" not in error
