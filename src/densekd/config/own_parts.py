@@ -29,7 +29,7 @@ def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     data = given(tree, "data", "source")
     if isinstance(data, Path):
         tree = over(tree, {"data": {"source": f"folder:{data}"}})
-    elif data is not None and not isinstance(data, str):
+    elif not _is_plain(data):
         tree = over(tree, {"data": {"source": _refer_data(data, tree)}})
     for key in ("network", "scenario.order", "memory.selection", "method.name"):
         *section, name = key.split(".")
@@ -42,6 +42,15 @@ def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         named = [refer(each) if callable(each) else each for each in metrics]
         tree = {**tree, "metrics": named}
     return tree
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value could be in a TOML file, and so is none of one's own."""
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float)
 
 
 def _refer_data(data: Any, tree: Mapping[str, Any]) -> str:

@@ -276,8 +276,9 @@ class Config:
 def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
     """Complete what a user gave by the defaults for such data and such a method.
 
-    Anything may be left out; parts of one's own may be Python values. With ``trust_code``, a run that goes on from another one may be made
-    with that one's files of code. Raises ValueError as `checked` does.
+    Anything may be left out; parts of one's own may be Python values. With ``trust_code``, a run
+    that goes on from another one may be made with that one's files of code. Raises ValueError as
+    `checked` does.
     """
     tree = uniform(with_references(tree))
     if given(tree, "start") is not None:
