@@ -9,7 +9,16 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from densekd.files import remove_leftovers, to_json, write_atomically, write_json
+from densekd.files import (
+    DamagedFile,
+    read_regular_file,
+    read_sealed_json,
+    remove_leftovers,
+    to_json,
+    write_atomically,
+    write_json,
+    write_sealed_json,
+)
 
 
 def test_a_file_is_written_and_replaced_and_its_folder_made(tmp_path: Path) -> None:
@@ -98,3 +107,32 @@ def test_a_name_that_is_not_utf8_survives() -> None:
 def test_keys_that_are_not_strings_are_refused() -> None:
     with pytest.raises(ValueError, match="3 can't be a name in JSON; make it a string"):
         to_json({"tasks": [{3: 0.5}]})
+
+
+def test_sealed_json_is_verified(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    write_sealed_json(file, {"step": 1, "name": "é", "loss": math.nan})
+    content = file.read_bytes()
+    assert read_sealed_json(file) == {"step": 1, "name": "é", "loss": None}
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(DamagedFile, match=r"x\.json is damaged"):
+            read_sealed_json(file)
+    for text in ("", "[]", "{}", '{"step": 1}', "[" * 200_000, "1" * 10_000, "\0"):
+        file.write_text(text)
+        with pytest.raises(DamagedFile, match=r"x\.json is damaged"):
+            read_sealed_json(file)
+    file.write_text('{"step": 1}')
+    assert read_sealed_json(file, unsealed=True) == {"step": 1}
+
+
+def test_what_is_no_regular_file_or_too_large_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"123")
+    for path, words in ((tmp_path / "pipe", "regular"), (tmp_path / "large", "3 bytes, more than")):
+        with pytest.raises(DamagedFile, match=words):
+            read_regular_file(path, 2)
+    with pytest.raises(DamagedFile, match="regular"):
+        read_regular_file(Path("/dev/zero"), 2)

@@ -84,6 +84,7 @@ for _command in (
     model.info_command,
     model.history_command,
     model.undo_command,
+    model.check_model_command,
     edit.forget_command,
     edit.rename_command,
     edit.merge_command,

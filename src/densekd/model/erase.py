@@ -4,7 +4,6 @@ What is erased is written down first, so that an interrupted erasure can be fini
 keep their places, without content, so that states and photos fit together at any moment.
 """
 
-import json
 import logging
 import shutil
 import time
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.folder import quote_names
-from densekd.files import sync_folder, write_json
+from densekd.files import read_sealed_json, sync_folder, write_sealed_json
 from densekd.model.calibration import class_changes
 from densekd.model.edit import EditedClasses, commit_edit, editable_store, file_hash, match_hashes
 from densekd.model.frozen import FrozenModel, write_frozen_state
@@ -69,12 +68,12 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
             "hashes": sorted(each.hex() for each in erasure.hashes),
             "names": sorted(erasure.names),
         }
-        write_json(store.erasing, content)
+        write_sealed_json(store.erasing, content)
         return _carry_out(store, erasure)
 
 
 def _read(file: Path) -> Erasure:
-    content = json.loads(file.read_bytes())
+    content = read_sealed_json(file, unsealed=True)
     hashes = frozenset(map(bytes.fromhex, content["hashes"]))
     return Erasure(content["step"], hashes, frozenset(content["names"]))
 

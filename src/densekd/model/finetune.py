@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import json
 import math
 import shutil
 import time
@@ -23,7 +22,7 @@ from densekd.data.dataset import FileImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Task
 from densekd.data.stratify import held_out
-from densekd.files import write_json
+from densekd.files import read_sealed_json, write_sealed_json
 from densekd.model.backbone import FrozenBackbone
 from densekd.model.finetune_training import (
     FINETUNING,
@@ -156,7 +155,7 @@ class _Finetuning:
         started, rejected = time.monotonic(), self.pending / "rejected.json"
         if rejected.exists():
             observer.repeated(self.model.step)
-            return Finetuned(False, update_from_json(json.loads(rejected.read_bytes())))
+            return Finetuned(False, update_from_json(read_sealed_json(rejected, unsealed=True)))
         epochs = self._affordable_epochs(observer, started if began is None else began)
         checkpoints = Checkpoints(self.pending / "epochs")
         observer.planned(self._plan(epochs, resumed=checkpoints.newest() is not None))
@@ -177,7 +176,7 @@ class _Finetuning:
         ).commit(self.pending / "state", started, only_if=_rises)
         if not _rises(update):
             shutil.rmtree(self.pending)
-            write_json(rejected, asdict(update))
+            write_sealed_json(rejected, asdict(update))
         return Finetuned(_rises(update), update)
 
     def _affordable_epochs(self, observer: TeachObserver, began: float) -> int:
@@ -194,8 +193,8 @@ class _Finetuning:
             left = 60 * self.options.budget - (time.monotonic() - began)
             # The time of one is for computing all features anew.
             epochs = int(left / max(epoch, 1e-9)) - 1
-            write_json(file, {"epochs": max(1, min(epochs, self.options.epochs))})
-        return int(json.loads(file.read_bytes())["epochs"])
+            write_sealed_json(file, {"epochs": max(1, min(epochs, self.options.epochs))})
+        return int(read_sealed_json(file, unsealed=True)["epochs"])
 
     def _plan(self, epochs: int, *, resumed: bool) -> Plan:
         model = self.model

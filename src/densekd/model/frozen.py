@@ -19,7 +19,7 @@ from densekd.model.model import Model, ModelOutputs
 from densekd.model.photos import Photos, join_photos, load_photos
 from densekd.model.store import FROZEN, Store
 from densekd.model.unknown import REFUSED, UnknownRule
-from densekd.training.checkpoint import State, load_state, save_state
+from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 
 class FrozenModel(Model):
@@ -77,7 +77,11 @@ class FrozenModel(Model):
     def photos(self) -> Photos:
         """All photos of the steps that this one is made of, also those that were removed."""
         store = Store(self.folder)
-        return join_photos([load_photos(store.path(s) / "photos") for s in self.facts["photos"]])
+        try:
+            parts = [load_photos(store.path(step) / "photos") for step in self.facts["photos"]]
+        except (DamagedCheckpoint, FileNotFoundError) as error:
+            raise store.damaged(error) from error
+        return join_photos(parts)
 
     def test_images(self) -> Split:
         """The held-out images of all classes, on which accuracy is measured."""

@@ -1,6 +1,5 @@
 """An update of a model on a frozen backbone: features of the new photos, and a new head."""
 
-import json
 import logging
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from densekd.data.dataset import OnProgress
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb
 from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
 from densekd.data.memory import herding
-from densekd.files import write_json
+from densekd.files import read_sealed_json, write_sealed_json
 from densekd.model.backbone import FrozenBackbone, pretrained_backbone
 from densekd.model.frozen import FrozenModel
 from densekd.model.frozen_update import FrozenUpdate
@@ -251,8 +250,8 @@ class FrozenRequest(UpdateRequest):
             observer.doing("measuring")
             each = self._seconds_per_photo(observer)
             left = _BUDGET_SHARE * 60 * self.options.budget - (time.monotonic() - began)
-            write_json(file, {"photos": max(0, int(left / each))})
-        chosen = _first_of_each(self.files, json.loads(file.read_bytes())["photos"])
+            write_sealed_json(file, {"photos": max(0, int(left / each))})
+        chosen = _first_of_each(self.files, read_sealed_json(file, unsealed=True)["photos"])
         if len(chosen) < len(self.files):
             logger.warning(
                 "The budget of %g minutes is enough for %d of the %d photos; the rest is left out.",

@@ -84,8 +84,8 @@ class Model(ABC):
             model = read_model(folder, step, store.path(step))
         except (DamagedCheckpoint, FileNotFoundError) as error:
             raise ValueError(
-                f"Step {step} of {folder} can't be opened ({error}); "
-                f"`densekd undo {folder} --to N` goes back to another."
+                f"Step {step} of {folder} can't be opened ({error}); `densekd undo {folder} "
+                f"--to N` goes back to another, and `densekd check {folder}` says what is damaged."
             ) from error
         if not isinstance(model, cls):
             raise ValueError(f"{folder} is a {type(model).__name__}, not a {cls.__name__}.")

@@ -6,11 +6,12 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from densekd.files import write_json
+from densekd.files import DamagedFile, read_regular_file, read_sealed_json, write_sealed_json
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts, load_state
 
 _FORMAT = 1
 _NAME = "current.json"
+_MOST_BYTES = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -24,29 +25,38 @@ class Pointer(NamedTuple):
 
 def write_pointer(folder: Path, pointer: Pointer) -> None:
     """Change the current step of a model, atomically."""
-    write_json(folder / _NAME, {"format": _FORMAT, **pointer._asdict()})
+    write_sealed_json(folder / _NAME, {"format": _FORMAT, **pointer._asdict()})
 
 
 def read_pointer(folder: Path) -> Pointer | None:
     """What ``current.json`` says; None if it is lost, empty or no longer JSON.
 
-    Raises ValueError if it says what can't be, since someone may have meant something by it.
+    Raises ValueError if it isn't what was written, since someone may have meant something by it.
     """
     file = folder / _NAME
     try:
-        content = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        content = read_sealed_json(file, unsealed=True)
+        step, steps = content["step"], content["steps"]
+        known = content.keys() == {"format", *Pointer._fields} and content["format"] == _FORMAT
+        if known and type(step) is type(steps) is int and 0 <= step < steps:
+            return Pointer(step, steps)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (DamagedFile, KeyError):
+        if not _is_json(file):
+            return None
+    raise ValueError(
+        f"{file} isn't what was saved; `densekd check {folder}` says which steps are intact, and "
+        "`--repair` takes the newest of them for the current one."
+    )
+
+
+def _is_json(file: Path) -> bool:
     try:
-        pointer = Pointer(content["step"], content["steps"])
-        if content["format"] != _FORMAT or not 0 <= pointer.step < pointer.steps:
-            raise ValueError
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"{file} is damaged: it says what can't be; delete it, and the newest intact step is "
-            "used."
-        ) from None
-    return pointer
+        json.loads(read_regular_file(file, _MOST_BYTES))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def rebuild_pointer(folder: Path) -> Pointer | None:
@@ -67,8 +77,8 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
     if not numbers and not file.exists():
         return None
     raise ValueError(
-        f"{file} {problem}, and no step in {folder / 'steps'} is intact; bring back a copy of the "
-        "folder, or give another one for a new model."
+        f"{file} {problem}, and no step in {folder / 'steps'} is intact; `densekd check "
+        f"{folder}` says what is damaged; bring back a copy, or give another folder."
     )
 
 

@@ -32,6 +32,7 @@ from densekd.model.pointer import (
     rebuild_pointer,
     step_numbers,
     step_path,
+    why_damaged,
     write_pointer,
 )
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts
@@ -142,8 +143,12 @@ class Store:
         return step_path(self.folder, step)
 
     def steps(self, pointer: Pointer) -> list[int]:
-        """The numbers of the steps that count."""
-        return [step for step in step_numbers(self.folder) if step < pointer.steps]
+        """The numbers of the steps that count; some may have been set aside."""
+        return [
+            step
+            for step in step_numbers(self.folder)
+            if step < pointer.steps and (self.path(step) / "state.json").exists()
+        ]
 
     def facts(self, step: int) -> dict[str, Any]:
         """What is recorded about a step, without its tensors."""
@@ -155,6 +160,19 @@ class Store:
         return HistoryEntry(
             step, facts["parent"], facts["when"], current, update_from_json(facts["update"])
         )
+
+    def damaged(self, error: Exception) -> ValueError:
+        """The error that says what is damaged, and the way out."""
+        return ValueError(
+            f"{error} `densekd check {self.folder}` says which steps are intact, and `densekd undo "
+            f"{self.folder} --to N` goes to one of them."
+        )
+
+    def verify(self, step: int) -> None:
+        """Raise ValueError unless all that a step needs is intact, also in other steps."""
+        reason = why_damaged(self.folder, step)
+        if reason is not None:
+            raise self.damaged(DamagedCheckpoint(reason))
 
     def ancestors(self, step: int | None) -> Iterator[int]:
         """A step, its parent, and so on to the first step."""
@@ -182,14 +200,16 @@ class Store:
         """Change the current step, atomically."""
         write_pointer(self.folder, pointer)
 
-    def set_aside(self, place: Path) -> Path:
-        """Move a file or folder to where nothing reads it, and say where that is."""
+    def set_aside(self, *places: Path) -> Path:
+        """Move files or folders to where nothing reads them, and say where that is."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
-        other = self.aside / f"{now}.{secrets.token_hex(2)}" / place.relative_to(self.folder)
-        other.parent.mkdir(parents=True)
-        os.replace(place, other)
-        sync_folder(place.parent)
-        return other
+        aside = self.aside / f"{now}.{secrets.token_hex(2)}"
+        for place in places:
+            other = aside / place.relative_to(self.folder)
+            other.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(place, other)
+            sync_folder(place.parent)
+        return aside
 
     @property
     def aside(self) -> Path:
@@ -203,8 +223,8 @@ class Store:
             shutil.rmtree(replaced, ignore_errors=True)
             os.replace(place, replaced)
         else:
-            other = self.set_aside(place)
-            logger.warning("%s didn't count as a step of the model; it is now %s.", place, other)
+            aside = self.set_aside(place)
+            logger.warning("%s didn't count as a step of the model; it is now in %s.", place, aside)
 
     def _finish_commit(self, pointer: Pointer) -> None:
         """Remove what was left by an update that was killed after its step counted, or an edit."""
@@ -226,19 +246,11 @@ class Store:
 
     @contextmanager
     def locked(self, *, to_erase: bool = False) -> Iterator[None]:
-        """Hold the model's lock; raises if another process holds it, or if the disk is full.
+        """Hold the model's lock, and first tidy up; raises what `held` raises.
 
         As long as photos are being erased, only a process that holds it ``to_erase`` may go on.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / "lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise ValueError(
-                f"Another process is changing {self.folder}; wait for it, or stop it first."
-            ) from None
-        try:
+        with self.held():
             remove_leftovers(self.folder)
             pointer = self.pointer()
             if pointer is not None:
@@ -250,6 +262,20 @@ class Store:
                     f"Erasing photos from {self.folder} was interrupted; "
                     f"`densekd forget {self.folder} --everywhere` finishes it."
                 )
+            yield
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the model's lock; raises if another process holds it, or if the disk is full."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"Another process is changing {self.folder}; wait for it, or stop it first."
+            ) from None
+        try:
             yield
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):

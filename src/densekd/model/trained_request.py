@@ -73,6 +73,8 @@ class TrainedRequest(UpdateRequest):
         store = Store(folder)
         pointer = store.pointer()
         model = None if pointer is None else TrainedModel.open(folder)
+        if model is not None:
+            store.verify(model.step)  # now, and not after minutes of training
         known = () if model is None else model.classes
         found = find_update_images(source, known, options.known, needs_new=True)
         size = options.image_size or median_size(found, largest_size())

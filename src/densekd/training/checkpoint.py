@@ -6,8 +6,8 @@ JSON does; tensors without a JSON are ignored.
 """
 
 import glob
-import json
 import logging
+import os
 import re
 from collections.abc import Collection, Mapping
 from hashlib import sha256
@@ -15,10 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from densekd.files import remove_leftovers, sync_folder, to_json, write_atomically
+from densekd.files import (
+    DamagedFile,
+    read_regular_file,
+    read_sealed_json,
+    remove_leftovers,
+    sealed_json,
+    sync_folder,
+    write_atomically,
+)
 
 _FORMAT = 1
 _DIGITS = 16  # of the digest, in the name of a tensors file
@@ -48,7 +57,7 @@ def save_state(path: Path, state: State) -> None:
     remove_leftovers(path.parent)
     content = save({name: _to_cpu_copy(tensor) for name, tensor in state.tensors.items()})
     digest = sha256(content).hexdigest()
-    facts = _seal({"format": _FORMAT, "facts": state.facts, "tensors": digest})
+    facts = sealed_json({"format": _FORMAT, "facts": state.facts, "tensors": digest})
     file = _tensors_file(path, digest)
     write_atomically(file, content)
     write_atomically(path.with_name(f"{path.name}.json"), facts)
@@ -67,12 +76,19 @@ def load_state(path: Path) -> State:
     record = _read_json(path)
     file = _tensors_file(path, record["tensors"])
     try:
-        content = file.read_bytes()
+        content = read_regular_file(file, _most_bytes())
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"The checkpoint {path} has lost its tensors, {file}.") from error
+    except DamagedFile as error:
+        raise DamagedCheckpoint(str(error)) from error
     if sha256(content).hexdigest() != record["tensors"]:
         raise _damaged(file)
-    return State(record["facts"], dict(sorted(load(content).items())))
+    try:
+        return State(record["facts"], dict(sorted(load(content).items())))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise DamagedCheckpoint(
+            f"{file} is damaged: it isn't in the format safetensors."
+        ) from error
 
 
 def remove_unused(folder: Path) -> None:
@@ -173,29 +189,14 @@ def _read_json(path: Path) -> dict[str, Any]:
     """The verified content of a state's JSON."""
     file = path.with_name(f"{path.name}.json")
     try:
-        content = file.read_bytes()
+        record = read_sealed_json(file, _FORMAT)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no checkpoint {file}.") from None
-    try:
-        record = json.loads(content)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise _damaged(file)
-    if record.get("format", _FORMAT) != _FORMAT:
-        raise DamagedCheckpoint(
-            f"{file} has the format {record['format']!r}, but this version reads {_FORMAT}."
-        )
-    record.pop("sha256", None)
-    # Compare the whole rendering, not just the checksum, to detect even changed white space.
-    if content != _seal(record):
-        raise _damaged(file)
+    except DamagedFile as error:
+        raise DamagedCheckpoint(str(error)) from error
+    if not isinstance(record.get("facts"), dict) or not isinstance(record.get("tensors"), str):
+        raise DamagedCheckpoint(f"{file} is damaged: it has no facts or no tensors.")
     return record
-
-
-def _seal(content: dict[str, Any]) -> bytes:
-    """JSON with its own checksum."""
-    return to_json({**content, "sha256": sha256(to_json(content)).hexdigest()})
 
 
 def _tensors_file(path: Path, digest: str) -> Path:
@@ -206,6 +207,11 @@ def _tensors_file(path: Path, digest: str) -> Path:
 def _to_cpu_copy(tensor: Tensor) -> Tensor:
     # Always copy: safetensors accepts neither strided tensors nor shared memory.
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _most_bytes() -> int:
+    """The most bytes of tensors that are read: half of the memory of this computer."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _damaged(file: Path) -> DamagedCheckpoint:

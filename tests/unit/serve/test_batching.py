@@ -13,6 +13,7 @@ from PIL import Image
 from densekd.data.decode import UnreadableImage
 from densekd.model.model import Model, undo
 from densekd.model.options import TeachOptions
+from densekd.model.pointer import Pointer, write_pointer
 from densekd.model.teach import teach_model
 from densekd.serve import batching
 from densekd.serve.batching import BatchPredictor, CurrentModel, StepPrediction, UnavailableModel
@@ -126,7 +127,7 @@ def test_a_state_that_is_gone_or_damaged_is_not_served(
     state.write_bytes(state.read_bytes()[:-1])
     current = model / "current.json"
     before = current.read_bytes()
-    current.write_bytes(before.replace(b'"step": 0', b'"step": 1'))
+    write_pointer(model, Pointer(1, 2))
     with pytest.raises(UnavailableModel, match="densekd undo"):
         predictor.submit(content, 1).result(60)
     shutil.move(model, model.with_name("elsewhere"))

@@ -1,0 +1,146 @@
+"""Check all files of a model, and set aside those that can't be read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from densekd.files import DamagedFile, read_sealed_json
+from densekd.model.model import read_model
+from densekd.model.pointer import Pointer, read_pointer, step_numbers, step_path, why_damaged
+from densekd.model.store import Store
+from densekd.training.checkpoint import DamagedCheckpoint, load_facts, load_state
+
+_PARTS = ("state", "backbone", "photos", "kept")
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """What is right and wrong with the files of a model."""
+
+    problems: tuple[str, ...]  # a sentence each
+    current: int | None  # the step that is current; None if that can't be told
+    opens: tuple[int, ...]  # steps that can predict
+    intact: tuple[int, ...]  # steps that can be taught more, too
+    unreadable: tuple[Path, ...]  # files
+
+    @property
+    def best(self) -> int | None:
+        """The current step if it is intact, or else the newest one that is, or that opens."""
+        if self.current in self.intact:
+            return self.current
+        return max(self.intact or self.opens, default=None)
+
+
+def check_model(folder: Path) -> ModelCheck:
+    """Read every file of a model: which steps can predict, which can be taught, what is damaged.
+
+    Raises ValueError if there is no model.
+    """
+    numbers = step_numbers(folder)
+    if not numbers:
+        Store(folder).existing()  # raises, unless another process makes a model at this moment
+    current, problems, unreadable = _check_notes(folder)
+    if current is not None and current not in numbers:
+        problems.append(f"The current step, {current}, is missing.")
+    steps = [_check_step(folder, step) for step in numbers if not _is_aside(folder, step)]
+    return ModelCheck(
+        (*problems, *(problem for each in steps for problem in each.problems)),
+        current,
+        tuple(each.step for each in steps if each.opens),
+        tuple(each.step for each in steps if each.intact),
+        (*unreadable, *(file for each in steps for file in each.unreadable)),
+    )
+
+
+def repair_model(folder: Path) -> tuple[ModelCheck, Path | None]:
+    """Move what can't be read to a dated folder in ``set-aside``, and point to the best step.
+
+    Nothing is deleted.
+
+    Returns:
+        What was found before, and where it is now; None if nothing was moved.
+    """
+    check_model(folder)  # raises before a lock is made where there is no model
+    store = Store(folder)
+    with store.held():
+        found = check_model(folder)
+        place = store.set_aside(*found.unreadable) if found.unreadable else None
+        if found.best is not None and (found.best != found.current or place is not None):
+            pointer = None if found.current is None else read_pointer(folder)
+            steps = max(step_numbers(folder)[-1] + 1, 0 if pointer is None else pointer.steps)
+            store.point(Pointer(found.best, steps))
+    return found, place
+
+
+class _StepCheck(NamedTuple):
+    step: int
+    opens: bool
+    intact: bool
+    problems: list[str]
+    unreadable: list[Path]
+
+
+def _check_step(folder: Path, step: int) -> _StepCheck:
+    damaged, lacks = _damaged_parts(folder, step), why_damaged(folder, step)
+    closed, problems = _why_closed(folder, step), [*damaged.values()]
+    if closed is not None and not damaged:
+        damaged["state"] = closed
+        problems.append(f"Step {step} can't be opened: {closed}")
+    elif lacks is not None and not damaged:
+        problems.append(f"Step {step} can predict, but can't be taught: {lacks}")
+    place = step_path(folder, step)
+    unreadable = [file for part in damaged for file in sorted(place.glob(f"{part}[.-]*"))]
+    opens = closed is None
+    return _StepCheck(step, opens, opens and lacks is None, problems, unreadable)
+
+
+def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
+    """The current step, what is wrong with the files beside the steps, and which can't be read."""
+    pointer, problems, unreadable = None, list[str](), list[Path]()
+    current, erasing = folder / "current.json", Store(folder).erasing
+    try:
+        pointer = read_pointer(folder)
+        if pointer is None:
+            problems.append(f"{current} is missing or unreadable.")
+    except ValueError as error:
+        problems.append(str(error))
+    try:
+        if erasing.exists():
+            read_sealed_json(erasing, unsealed=True)
+    except DamagedFile as error:
+        problems.append(f"{error} Erase the same classes and photos again.")
+        unreadable.append(erasing)
+    if pointer is None and current.exists():
+        unreadable.append(current)
+    return None if pointer is None else pointer.step, problems, unreadable
+
+
+def _is_aside(folder: Path, step: int) -> bool:
+    """Whether a repair set aside the state of a step, so that the rest waits for others' use."""
+    name = (step_path(folder, step) / "state.json").relative_to(folder)
+    here = (folder / name).exists()
+    return not here and any((place / name).exists() for place in Store(folder).aside.glob("*"))
+
+
+def _damaged_parts(folder: Path, step: int) -> dict[str, str]:
+    """The parts of a step that can't be read, and why; files of other steps don't matter."""
+    found = {}
+    for part in _PARTS:
+        path = step_path(folder, step) / part
+        if path.with_suffix(".json").exists():
+            try:
+                load_state(path)
+            except DamagedCheckpoint as error:
+                found[part] = str(error)
+    return found
+
+
+def _why_closed(folder: Path, step: int) -> str | None:
+    """Why a step can't predict; None if it can, or if all its photos were erased."""
+    path = step_path(folder, step)
+    try:
+        if load_facts(path / "state").get("classes") != []:
+            read_model(folder, step, path)
+    except (ValueError, FileNotFoundError) as error:
+        return str(error)
+    return None
