@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from densekd.compression.method import CompressionMethod, CompressionOptions, compression
-from densekd.config.defaults import fit_milestones, kind_of
-from densekd.config.digests import influential
+from densekd.config.defaults import fit_schedules, kind_of
+from densekd.config.digests import digested_schedule, influential
 from densekd.config.schema import (
     AugmentConfig,
     Count,
@@ -16,9 +16,10 @@ from densekd.config.schema import (
     EngineConfig,
     EpochShare,
     OrderSeed,
+    as_tree,
     checked,
 )
-from densekd.config.settings_tree import digest, merge, plain, uniform
+from densekd.config.settings_tree import digest, merge, uniform
 from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
@@ -109,7 +110,7 @@ def teacher_settings(config: CompressionConfig) -> dict[str, Any]:
     tree = influential(config)
     return {
         **{name: tree[name] for name in ("seed", "teacher", "order", "data", "augment", "engine")},
-        "schedule": plain(dataclasses.asdict(config.schedules().teacher)),
+        "schedule": digested_schedule(as_tree(config.schedules().teacher)),
     }
 
 
@@ -135,5 +136,5 @@ def _default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         "student": networks[1],
         "options": dataclasses.asdict(options),
         "augment": default_augment(kind),
-        "training": fit_milestones(training, tree),
+        "training": fit_schedules(training, tree),
     }

@@ -8,6 +8,7 @@ from densekd.config.settings_tree import given
 from densekd.methods.defaults import data_kind, default_augment, default_lambda, method_defaults
 from densekd.methods.method import DataKind
 from densekd.methods.registry import baseline_of
+from densekd.methods.schedule import ADAMW_LR
 
 
 def kind_of(tree: Mapping[str, Any]) -> DataKind:
@@ -32,15 +33,20 @@ def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         "augment": {**default_augment(kind), "brightness": known.brightness},
         "memory": {"selection": known.selection},
         "method": method,
-        "training": fit_milestones(dataclasses.asdict(known.schedules), tree),
+        "training": fit_schedules(dataclasses.asdict(known.schedules), tree),
     }
 
 
-def fit_milestones(training: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Default schedules by name, without milestones where the tree asks for another decay."""
-    other = {
-        name: {**schedule, "milestones": ()}
-        for name, schedule in training.items()
-        if schedule and given(tree, "training", name, "decay") not in (None, "milestones")
-    }
-    return {**training, **other}
+def fit_schedules(training: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Default schedules by name, made to fit the decay and the optimiser that the tree asks for.
+
+    Only the decay by milestones has milestones. The rates of SGD are far too high for AdamW.
+    """
+    fitted = dict(training)
+    for name, schedule in training.items():
+        asked = given(tree, "training", name)
+        if schedule and given(asked, "decay") not in (None, "milestones"):
+            fitted[name] = {**fitted[name], "milestones": ()}
+        if schedule and given(asked, "optimiser") == "adamw":
+            fitted[name] = {**fitted[name], "lr": ADAMW_LR}
+    return fitted

@@ -1,11 +1,11 @@
 """The settings that a result depends on; their digests name run folders and trained bases."""
 
-import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from densekd.config.own_parts import base_code
 from densekd.config.schema import Config, as_tree
-from densekd.config.settings_tree import INERT_KEYS, given, plain
+from densekd.config.settings_tree import INERT_KEYS, given
 from densekd.methods.registry import baseline_of, is_own_method
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     for key in ("metrics", "start"):  # settings that were added later
         if not tree.get(key):
             tree.pop(key, None)
+    tree["training"] = {k: digested_schedule(part) for k, part in tree["training"].items()}
     if isinstance(tree["method"], dict):
         tree["method"] = {
             key: value
@@ -39,6 +40,14 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
             if value is not None or key in _DIGESTED_SECTIONS
         }
     return tree
+
+
+def digested_schedule(part: Any) -> Any:
+    """A schedule, as `as_tree` has it, without settings that were added later and are unset."""
+    unset = {"optimiser": "sgd", "warmup": 0}
+    if not isinstance(part, Mapping):
+        return part
+    return {key: value for key, value in part.items() if value != unset.get(key, ...)}
 
 
 def _drop_inert(tree: dict[str, Any]) -> None:
@@ -56,7 +65,7 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
     baseline = baseline_of(config.method.name)
     code = base_code(config, selection=method.held_out > 0)
     # Such as CCIL's generations, which have a schedule of their own.
-    further = {p.name: plain(dataclasses.asdict(p.schedule)) for p in method.base[1:]}
+    further = {p.name: digested_schedule(as_tree(p.schedule)) for p in method.base[1:]}
     return {
         **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
         "order": tree["scenario"]["order"],
@@ -71,6 +80,6 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         else baseline and {baseline.name: tree["method"][baseline.key], **further},
         # The number of held-out images depends on the number of exemplars.
         **({"memory": tree["memory"]} if method.held_out else {}),
-        "schedule": plain(dataclasses.asdict(config.schedules().base)),
+        "schedule": digested_schedule(as_tree(config.schedules().base)),
         **({"code": code} if code else {}),
     }

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 from densekd.checks import check_choice
 
 Decay = Literal["cosine", "milestones", "constant"]
+Optimiser = Literal["sgd", "adamw"]
+ADAMW_LR = 1e-3  # the usual learning rate of AdamW
 
 # A finish has few images, so it costs little, and it needs its number of steps however short the
 # rest is (docs/decisions/030).
@@ -17,21 +19,24 @@ _SHORTEST_FINISH = 1 / 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """The epochs of one phase: SGD with momentum, with a learning rate per epoch."""
+    """The epochs of one phase: an optimiser, with a learning rate per epoch."""
 
     epochs: int = 70  # passes over the new images
-    lr: float = 0.1  # the learning rate of the first epoch
+    lr: float = 0.1  # the learning rate of the first epoch after the warm-up; for AdamW about 0.001
     decay: Decay = "cosine"
     lr_end: float = 1e-4  # where the cosine ends
     milestones: tuple[int, ...] = ()  # the epochs from which the rate is multiplied by ``factor``
     batch_size: int = 128  # of each stream, over all ranks
-    momentum: float = 0.9
-    weight_decay: float = 1e-4  # on all parameters
+    momentum: float = 0.9  # of SGD; AdamW's first beta, whose second is 0.999
+    weight_decay: float = 1e-4  # on all parameters; AdamW decouples it from the gradient
     clamp: float | None = None  # clip each element of a gradient to plus or minus this
     factor: float = 0.1
+    optimiser: Optimiser = "sgd"
+    warmup: int = 0  # the first epochs, in which the rate grows linearly to ``lr``
 
     def __post_init__(self) -> None:
         check_choice("decay", self.decay, get_args(Decay))
+        check_choice("optimiser", self.optimiser, get_args(Optimiser))
         if self.epochs < 1 or self.batch_size < 1 or not 0 < self.lr < math.inf:
             raise ValueError(
                 f"Can't train for {self.epochs} epochs at rate {self.lr} "
@@ -42,10 +47,20 @@ class Schedule:
         if self.milestones and self.decay != "milestones":
             raise ValueError(f"milestones go with decay='milestones', not {self.decay!r}.")
 
+        if not 0 <= self.warmup < self.epochs:
+            raise ValueError(
+                f"warmup must be from 0 to below the {self.epochs} epochs, not {self.warmup}."
+            )
+        if self.optimiser == "adamw" and self.momentum >= 1:
+            raise ValueError(f"momentum must be below 1 for adamw, not {self.momentum}.")
+
     def lr_at(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
+        """The learning rate of an epoch, counted from 0; milestones count from there too."""
+        if epoch < self.warmup:
+            return self.lr * (epoch + 1) / (self.warmup + 1)
         if self.decay == "cosine":
-            share = (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+            done, epochs = epoch - self.warmup, self.epochs - self.warmup
+            share = (1 + math.cos(math.pi * done / epochs)) / 2
             return self.lr_end + (self.lr - self.lr_end) * share
         return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
 
@@ -54,7 +69,8 @@ class Schedule:
         epochs = max(1, round(self.epochs * share))
         # Never 0: the first epoch has the full rate, however few epochs there are.
         milestones = tuple(max(1, round(m * epochs / self.epochs)) for m in self.milestones)
-        return dataclasses.replace(self, epochs=epochs, milestones=milestones)
+        warmup = min(round(self.warmup * epochs / self.epochs), epochs - 1)
+        return dataclasses.replace(self, epochs=epochs, milestones=milestones, warmup=warmup)
 
 
 @dataclass(frozen=True)

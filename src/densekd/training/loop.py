@@ -1,4 +1,4 @@
-"""The training loop: SGD through the phases of a task, with reports and checkpoints."""
+"""The training loop: through the phases of a task, with reports and checkpoints."""
 
 import itertools
 import math
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from densekd.data.batches import Batch
 from densekd.methods.method import Phase, Trains
@@ -19,6 +18,11 @@ from densekd.parts import OwnPartError
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints, State, select_prefix
 from densekd.training.engine import all_finite
+from densekd.training.optimisers import (
+    load_optimiser_tensors,
+    make_optimiser,
+    optimiser_tensors,
+)
 from densekd.training.phases import PhaseTraining, TaskTraining
 
 # How often to report progress, which waits for the device to read the losses.
@@ -105,17 +109,11 @@ class _PhaseLoop:
         self.training, self.network, self.checkpoints = training, network, checkpoints
         self.task, self.phase = training.task, training.phase
         self.engine = self.task.settings.engine
-        schedule = self.phase.schedule
         groups = _parameter_groups(network, self.phase)
         network.requires_grad_(False)
         for parameter in itertools.chain(*groups.values()):
             parameter.requires_grad_(True)
-        self.optimiser = SGD(
-            [{"params": own, "factor": factor} for factor, own in groups.items()],
-            schedule.lr,
-            schedule.momentum,
-            weight_decay=schedule.weight_decay,
-        )
+        self.optimiser = make_optimiser(groups, self.phase.schedule)
         # Fabric doesn't wrap the optimiser, whose state is read and set here.
         self.student = self.engine.fabric.setup_module(_Streams(network), move_to_device=False)
         self.taught: set[Stream] = {
@@ -142,12 +140,7 @@ class _PhaseLoop:
     def load_state(self, state: State) -> None:
         """Continue from a checkpoint."""
         self.network.load_state_dict(select_prefix(state.tensors, "network."))
-        for name, parameter in self.network.named_parameters():
-            saved = state.tensors.get(f"momentum.{name}")
-            if parameter.requires_grad and saved is not None:
-                # In the parameter's memory layout, since another may round differently.
-                buffer = torch.empty_like(parameter).copy_(saved)
-                self.optimiser.state[parameter]["momentum_buffer"] = buffer.detach()
+        load_optimiser_tensors(self.optimiser, self.network, state.tensors)
         self.groups.set_state(state.tensors["groups"])
 
     def _epoch(self, position: Position, callback: Callback) -> None:
@@ -175,7 +168,7 @@ class _PhaseLoop:
                 self._save(position)
 
     def _step(self, batches: Mapping[Stream, Batch]) -> dict[str, Tensor]:
-        """Take one step of SGD; returns each term's loss without waiting for the device."""
+        """Take one step; returns each term's loss without waiting for the device."""
         teacher = self.training.teacher
         images = {stream: self.engine.lay_out(batch.images) for stream, batch in batches.items()}
         teachers: dict[Stream, Outputs] = {}
@@ -234,10 +227,7 @@ class _PhaseLoop:
         if self.checkpoints is None or not self.engine.first:
             return
         tensors = {f"network.{name}": x for name, x in self.network.state_dict().items()}
-        for name, parameter in self.network.named_parameters():
-            momentum = self.optimiser.state.get(parameter, {}).get("momentum_buffer")
-            if momentum is not None:
-                tensors[f"momentum.{name}"] = momentum
+        tensors |= optimiser_tensors(self.optimiser, self.network)
         tensors |= {f"sums.{slot}": total for slot, total in position.sums.items()}
         tensors |= {"groups": self.groups.get_state(), **self.training.state()}
         facts = {name: value for name, value in vars(position).items() if name != "sums"}

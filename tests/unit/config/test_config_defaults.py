@@ -223,3 +223,11 @@ def test_a_misspelt_option_is_refused_with_the_nearest() -> None:
         resolve({"method": {"name": "ucir", "ucir": {"margni": 0.3}}})
     with pytest.raises(ValueError, match=r"did you mean method\.icarl_softmax\?"):
         resolve({"method": {"name": "icarl-softmax", "icarl-softmax": {}}})
+
+
+def test_adamw_gets_a_rate_of_its_own() -> None:
+    base = made("training.base.optimiser=adamw").training.base
+    assert (base.optimiser, base.lr) == ("adamw", 1e-3)
+    assert made("training.base.optimiser=adamw").training.increment.optimiser == "sgd"
+    given = made("training.base.optimiser=adamw", "training.base.lr=0.01").training.base
+    assert given.lr == 0.01

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 from typing import Any, cast
 
 import pytest
@@ -98,3 +99,22 @@ def test_however_short_there_is_an_epoch_at_the_first_rate(share: float) -> None
 def test_a_schedule_that_can_not_be_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Schedule(**options)
+
+
+def test_a_warm_up_grows_linearly_and_is_shortened_too() -> None:
+    schedule = Schedule(10, 0.4, lr_end=0.0, warmup=3)
+    assert [schedule.lr_at(epoch) for epoch in range(4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert schedule.lr_at(9) == pytest.approx(0.2 * (1 + math.cos(math.pi * 6 / 7)))
+    assert schedule.scaled(0.5).warmup == 2
+    assert schedule.scaled(0.1).warmup == 0
+    steps = Schedule(10, 1.0, "milestones", milestones=(5,), warmup=1)
+    assert [steps.lr_at(epoch) for epoch in (0, 1, 5)] == pytest.approx([0.5, 1.0, 0.1])
+
+
+def test_optimisers_and_warm_ups_that_can_not_be() -> None:
+    with pytest.raises(ValueError, match="optimiser"):
+        Schedule(optimiser="adam")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="warmup must be from 0 to below the 5 epochs"):
+        Schedule(5, warmup=5)
+    with pytest.raises(ValueError, match="momentum must be below 1 for adamw"):
+        Schedule(optimiser="adamw", momentum=1.0)

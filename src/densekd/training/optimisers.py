@@ -1,0 +1,55 @@
+"""The optimisers of a phase, and their state in checkpoints."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from densekd.methods.schedule import Schedule
+
+# What an optimiser keeps of each parameter, and how a checkpoint names it; ``step`` is one number.
+_KEPT = {
+    "momentum_buffer": "momentum",
+    "exp_avg": "adamw.exp_avg",
+    "exp_avg_sq": "adamw.exp_avg_sq",
+    "step": "adamw.step",
+}
+# torch's own second beta.
+_SECOND_BETA = 0.999
+
+
+def make_optimiser(groups: Mapping[float, list[nn.Parameter]], schedule: Schedule) -> Optimizer:
+    """Make the optimiser of a schedule for parameters, by the ``factor`` of their learning rate."""
+    parameters = [{"params": own, "factor": factor} for factor, own in groups.items()]
+    lr, momentum, decay = schedule.lr, schedule.momentum, schedule.weight_decay
+    if schedule.optimiser == "adamw":
+        return AdamW(parameters, lr, betas=(momentum, _SECOND_BETA), weight_decay=decay)
+    return SGD(parameters, lr, momentum, weight_decay=decay)
+
+
+def optimiser_tensors(optimiser: Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """All that an optimiser keeps of a module's parameters, by name."""
+    return {
+        f"{_KEPT[key]}.{name}": kept
+        for name, parameter in module.named_parameters()
+        for key, kept in optimiser.state.get(parameter, {}).items()
+        if kept is not None  # as SGD without momentum has it
+    }
+
+
+def load_optimiser_tensors(
+    optimiser: Optimizer, module: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Restore what `optimiser_tensors` gave for the parameters that are trained."""
+    for name, parameter in module.named_parameters():
+        for key, prefix in _KEPT.items():
+            saved = tensors.get(f"{prefix}.{name}")
+            if not parameter.requires_grad or saved is None:
+                continue
+            if key == "step":
+                optimiser.state[parameter][key] = saved.clone()
+                continue
+            # In the parameter's memory layout, since another may round differently.
+            buffer = torch.empty_like(parameter).copy_(saved)
+            optimiser.state[parameter][key] = buffer.detach()
