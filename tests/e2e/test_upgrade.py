@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from densekd import Learner
-from densekd.config.schema import resolve
+from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
@@ -99,6 +99,24 @@ def test_an_interrupted_run_goes_on_in_its_own_folder(v1: Path) -> None:
     for step, old in zip(result["steps"], before, strict=True):
         assert step["accuracy"] == pytest.approx(old["accuracy"], abs=0.05)
         assert step["classes"] == old["classes"]
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5])
+def test_a_share_that_was_stored_as_a_number_stays_a_share(
+    share: float, v1: Path, tmp_path: Path
+) -> None:
+    """Users write 1.0 for one epoch; earlier versions stored it for all epochs."""
+    text = (v1 / "runs" / FINISHED / "config.toml").read_text()
+    (tmp_path / "config.toml").write_text(text.replace("epochs = 0.1\n", f"epochs = {share}\n"))
+    config = resolve(read_toml(tmp_path / "config.toml"))
+    assert config.schedules().base.epochs == 20 * share
+    # The name that version 1 gave to the folder of such a run.
+    names = {1.0: "digits-gkd-491e425f5a7f", 1.5: "digits-gkd-e034b5fde7b8"}
+    assert run_folder(config, tmp_path).name == names[share]
+    result = json.loads((v1 / "runs" / FINISHED / "result.json").read_text())
+    assert resolve({**result["config"], "epochs": share}) == config
+    (tmp_path / "config.toml").write_text(as_toml(config))
+    assert resolve(read_toml(tmp_path / "config.toml")) == config
 
 
 def test_a_finished_run_is_only_read(v1: Path) -> None:

@@ -59,7 +59,7 @@ Epochs = Annotated[
     str | None,
     option(
         "Epochs of the first task (in compress: of the student), or a share of all epochs, such as "
-        "0.3 or 30%. The rest of the schedule shrinks in proportion.",
+        "30%, 0.3 or 0.3x. The rest of the schedule shrinks in proportion.",
         panel=TRAINING,
         metavar="EPOCHS",
     ),

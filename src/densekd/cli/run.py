@@ -188,10 +188,10 @@ def print_result(
     name="show",
 )
 def config_show_command(settings: RunOptions) -> None:
-    """Print all settings of a run as TOML, including the defaults."""
+    """Print all settings of a run as TOML, including the defaults; unset ones are comments."""
     from densekd.config.schema import as_toml
 
-    typer.echo(as_toml(settings.resolve()), nl=False)
+    typer.echo(as_toml(settings.resolve(), unset=True), nl=False)
 
 
 @command("densekd config check mine.toml", name="check")

@@ -331,6 +331,15 @@ def as_tree(config: "DataclassInstance") -> dict[str, Any]:
     return plain(dataclasses.asdict(config))
 
 
-def as_toml(config: "DataclassInstance") -> str:
-    """All settings as TOML, without unset ones; `resolve` makes the same settings from it."""
-    return "\n".join(toml_lines(as_tree(config))) + "\n"
+def as_toml(config: "DataclassInstance", *, unset: bool = False) -> str:
+    """All settings as TOML; `resolve` makes the same settings from it.
+
+    With ``unset``, settings without a value are comments.
+    """
+    tree = as_tree(config)
+    if isinstance(tree.get("epochs"), float) and tree["epochs"] >= 1:
+        tree["epochs"] = f"{tree['epochs']!r}x"  # a number from 1 on would be one of epochs
+    if unset and isinstance(tree.get("method"), dict):
+        others = {spec.key for spec in BASELINES.values() if tree["method"][spec.key] is None}
+        tree["method"] = {k: v for k, v in tree["method"].items() if k not in others}
+    return "\n".join(toml_lines(tree, unset=unset)) + "\n"

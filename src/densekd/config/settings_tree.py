@@ -39,6 +39,8 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
                 f"A setting is written KEY=VALUE, such as scenario.steps=5, not {assignment!r}."
             )
         value = _value(text.strip())
+        if path == ["epochs"] and isinstance(value, float):
+            value = text.strip()  # a number that a user wrote; see `uniform`
         for part in reversed(path):
             value = {part: value}
         new = over(new, value)
@@ -64,10 +66,12 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
 def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Bring settings that may be written in several ways to one.
 
-    They are ``epochs = "30%"``, ``precision = 32``, and ``data.even``, an earlier name.
+    They are ``epochs = "30%"`` or ``1.0``, ``precision = 32``, and ``data.even``, an earlier name.
     """
-    if isinstance(tree.get("epochs"), str):
-        tree = {**tree, "epochs": _epochs(tree["epochs"])}
+    epochs = tree.get("epochs")
+    number = isinstance(epochs, float) and 1 <= epochs < float("inf") and not _is_complete(tree)
+    if isinstance(epochs, str) or number:
+        tree = {**tree, "epochs": _epochs(str(epochs))}
     precision = given(tree, "engine", "precision")
     if type(precision) is int:
         tree = over(tree, {"engine": {"precision": str(precision)}})
@@ -78,15 +82,39 @@ def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _epochs(text: str) -> int | float:
+    """A number of epochs as an int, a share of all epochs as a float.
+
+    Numbers from 1 on are epochs, whether 1 or 1.0; those below are shares, and so are 30% and 0.3x.
+    """
     number = text.strip()
     try:
         if number.endswith("%"):
             return float(number[:-1]) / 100
-        return int(number) if number.lstrip("+-").isdigit() else float(number)
-    except ValueError:
+        if number.endswith("x"):
+            return float(number[:-1])
+        value = float(number)
+        whole = int(value)
+    except (ValueError, OverflowError):
         raise ValueError(
             f"epochs must be a number such as 10, or a share such as 0.3 or 30%, not {text!r}."
         ) from None
+    if value > 1 and value != whole:
+        raise ValueError(
+            f"epochs must be a whole number from 1 on, not {text}; as a share of all epochs, write "
+            f"{text}x."
+        )
+    return whole if value == whole else value
+
+
+def _is_complete(tree: Mapping[str, Any]) -> bool:
+    """Whether a tree has all schedules, as only the files in run folders have.
+
+    Earlier versions wrote a share of 1 or more into them as a number, such as ``epochs = 1.0``.
+    """
+    both = (("base", "increment"), ("teacher", "student"))
+    return any(
+        all(given(tree, "training", part, "epochs") is not None for part in parts) for parts in both
+    )
 
 
 def digest(value: Any) -> str:
@@ -138,15 +166,17 @@ def plain(tree: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def toml_lines(tree: Mapping[str, Any], *path: str) -> list[str]:
-    """The lines of a tree in TOML, in the section ``path``, without None."""
+def toml_lines(tree: Mapping[str, Any], *path: str, unset: bool = False) -> list[str]:
+    """The lines of a tree in TOML, in the section ``path``; None is left out, or a comment."""
     # JSON and TOML write values alike, except one character that TOML wants escaped.
     lines = [
         f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
         for key, value in tree.items()
         if value is not None and not isinstance(value, Mapping)
     ]
+    lines += [f"# {key} = none" for key, value in tree.items() if unset and value is None]
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            lines += ["", f"[{'.'.join((*path, key))}]", *toml_lines(value, *path, key)]
+            inner = toml_lines(value, *path, key, unset=unset)
+            lines += ["", f"[{'.'.join((*path, key))}]", *inner]
     return lines

@@ -131,7 +131,8 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
             f"epochs = {epochs} is a number of epochs, which a scale can't shorten in proportion; "
             "give a share of them, such as 0.5, or no scale."
         )
-    return {**tree, "epochs": scale * (1.0 if epochs is None else epochs)}
+    share = scale * (1.0 if epochs is None else epochs)
+    return {**tree, "epochs": f"{share!r}x" if share >= 1 else share}  # 1.0 would be one epoch
 
 
 def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:

@@ -210,7 +210,7 @@ def test_a_base_that_holds_images_out_is_shared_by_runs_that_keep_as_many() -> N
 def test_a_base_is_shared_by_what_is_trained_not_by_how_it_is_written() -> None:
     usual = base_settings(resolve({}), 5)
     assert base_settings(resolve({}), 4) != usual
-    assert base_settings(made("epochs=1.0"), 5) == usual
+    assert base_settings(made("epochs=100%"), 5) == usual
     assert base_settings(made("epochs=7"), 5) == base_settings(made("training.base.epochs=7"), 5)
     assert base_settings(made("epochs=7"), 5) == base_settings(made("epochs=35%"), 5)
     assert base_settings(made("scenario.base=5", "scenario.steps=1"), 5) == usual

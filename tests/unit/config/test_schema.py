@@ -48,9 +48,13 @@ def test_nothing_given_is_a_run_on_digits() -> None:
         ("0.3", 0.3, 21, 12),
         ("30%", 0.3, 21, 12),
         ("12.5 %", 0.125, 9, 5),
-        (1.0, 1.0, 70, 40),
-        ("1.0", 1.0, 70, 40),
+        (1.0, 1, 1, 1),
+        ("1.0", 1, 1, 1),
+        (7.0, 7, 7, 4),
         ("100%", 1.0, 70, 40),
+        ("1x", 1.0, 70, 40),
+        ("0.3x", 0.3, 21, 12),
+        ("150%", 1.5, 105, 60),
         (0.001, 0.001, 1, 1),
     ],
 )
@@ -65,6 +69,30 @@ def test_epochs_shorten_all_schedules(
     schedules = config.schedules()
     assert (schedules.base.epochs, schedules.increment.epochs) == (base, increment)
     assert schedules.base == dataclasses.replace(config.training.base, epochs=base)
+
+
+@pytest.mark.parametrize("wrong", [1.5, "1.5", "x", "inf", "nan", "ten", "%"])
+def test_epochs_that_are_neither_a_number_nor_a_share_are_refused(wrong: float | str) -> None:
+    with pytest.raises(ValueError, match=r"^epochs must be") as caught:
+        resolve({"epochs": wrong})
+    if "1.5" in str(wrong):
+        assert "write 1.5x" in str(caught.value)
+
+
+def test_an_override_of_a_stored_file_is_what_the_user_wrote() -> None:
+    stored = tomllib.loads(as_toml(made()))
+    assert resolve(override(stored, ["epochs=2.0"])).epochs == 2
+    assert resolve(override(stored, ["epochs=2x"])).epochs == 2.0
+    assert resolve(override(stored, ["epochs=0.5"])).epochs == 0.5
+    assert type(resolve(override(stored, ["epochs=2.0"])).epochs) is int
+
+
+def test_unset_settings_are_comments() -> None:
+    lines = as_toml(made(), unset=True).splitlines()
+    for key in ("epochs", "dir", "image_size", "per_class", "base", "increment", "total"):
+        assert f"# {key} = none" in lines
+    assert not any("podnet" in line for line in lines)
+    assert not any(line.startswith("#") for line in as_toml(made()).splitlines())
 
 
 def test_epochs_shorten_what_was_given_and_milestones_too() -> None:
@@ -107,7 +135,7 @@ VARIED: list[dict[str, Any]] = [
     *({"data": {"source": source}} for source in SMALL + LARGE),
     *({"data": {"source": source}, "training": {"preset": "ccil"}} for source in SMALL + LARGE),
     *({"method": {"name": name}} for name in METHODS),
-    *({"epochs": epochs} for epochs in (3, 0.25, "30%", 1.0)),
+    *({"epochs": epochs} for epochs in (3, 0.25, "30%", 1.0, "100%", "1.1x")),
     {"memory": {"total": 2000, "selection": "herding"}},
     {"scenario": {"increment": 1, "base": 4, "order": "orders/mine.txt"}},
     {"scenario": {"steps": 4, "equal": True, "order": "icarl"}},
@@ -128,6 +156,7 @@ def test_settings_survive_toml_and_json(tree: dict[str, Any]) -> None:
     config = resolve(tree)
     text = as_toml(config)
     assert resolve(tomllib.loads(text)) == config
+    assert resolve(tomllib.loads(as_toml(config, unset=True))) == config
     assert resolve(json.loads(json.dumps(as_tree(config)))) == config
     assert config.schedules() == resolve(tomllib.loads(text)).schedules()
 

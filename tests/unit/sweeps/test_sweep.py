@@ -100,6 +100,9 @@ def test_equal_tasks_make_other_bases(tmp_path: Path) -> None:
 def test_a_scale_shortens_in_proportion(before: Any, after: float) -> None:
     tree = {} if before is None else {"epochs": before}
     assert scaled(tree, 0.1)["epochs"] == pytest.approx(after)
+    whole = resolve(scaled(tree, 0.1 / after)).epochs
+    assert whole == pytest.approx(1.0)
+    assert isinstance(whole, float)  # a share, not one epoch
 
 
 def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
