@@ -13,7 +13,8 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
-SCRIPT, PACKAGE = PAGE.read_text("utf-8").split("\n## In the package\n")
+BEFORE, PACKAGE = PAGE.read_text("utf-8").split("\n## In the package\n")
+SCRIPT, FILE = BEFORE.split("\n## In a file of your own\n")
 SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", PACKAGE, re.MULTILINE | re.DOTALL))
 BLOCK = r"^`([^`\n]+)`:\n\n```(\w+)\n(.*?)^```$"
 
@@ -57,8 +58,18 @@ def python(root: Path, *arguments: str) -> str:
 
 def densekd(root: Path, section: str) -> list[str]:
     """Run the commands of a section, and return what each prints."""
-    (block,) = re.findall(r"^```sh\n(.*?)^```$", SECTIONS[section], re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return [python(root, "-m", *shlex.split(line)) for line in block.splitlines()]
+
+
+def test_a_file_has_all_parts_of_a_run(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src")
+    ((name, _, content),) = changes(FILE)
+    (tmp_path / name).write_text(content)
+    whole, combined = densekd(tmp_path, FILE)
+    assert "confidence" in whole
+    assert "runs/flowers-eeil-" in whole
+    assert "runs/digits-eeil+rdkd-" in combined
 
 
 def test_a_script_adds_a_term_a_network_and_a_data_set(
@@ -92,7 +103,7 @@ def test_the_tests_on_the_page_pass(copy: Path) -> None:
 
 
 def test_the_new_method_runs(copy: Path) -> None:
-    described, plain, combined = densekd(copy, "A method")
+    described, plain, combined = densekd(copy, SECTIONS["A method"])
     assert "|z - z_old|^2" in described
     names = {folder.name.rpartition("-")[0] for folder in (copy / "runs").glob("digits-*")}
     assert names == {"digits-toy", "digits-toy+rdkd"}
@@ -101,6 +112,6 @@ def test_the_new_method_runs(copy: Path) -> None:
 
 
 def test_the_new_network_and_source_run(copy: Path) -> None:
-    densekd(copy, "A data source")
+    densekd(copy, SECTIONS["A data source"])
     (config,) = (copy / "runs").glob("stripes*/config.toml")
     assert 'network = "tiny16"' in config.read_text()
