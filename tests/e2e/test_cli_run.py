@@ -288,6 +288,13 @@ def test_options_stand_for_settings() -> None:
     assert settings["scenario"] == {"steps": 1, "equal": True, "order": 7}
     assert settings["memory"]["per_class"] == 5
     assert settings["epochs"] == 10
+    settings = shown("--tasks", "5, 3,2", "--test-per-class", "9")
+    assert settings["scenario"] == {"tasks": [5, 3, 2], "equal": False, "order": 1993}
+    assert settings["data"]["test_per_class"] == 9
+    assert shown("--tasks", "names.txt")["scenario"]["tasks"] == "names.txt"
+    named = shown("--tasks", '[["cat", "dog"], ["car"]]')["scenario"]
+    assert named["tasks"] == [["cat", "dog"], ["car"]]
+    assert "steps" not in named
     assert shown("--data", "folder:a", "--image-size", "64")["data"]["image_size"] == 64
 
 

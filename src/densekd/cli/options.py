@@ -54,6 +54,9 @@ Validation = Annotated[
         metavar="SHARE",
     ),
 ]
+TestPerClass = Annotated[
+    int | None, option("Test on at most this many images of each class.", panel=DATA)
+]
 Seed = Annotated[int | None, option("Seed of all random choices. Default: 1993.", panel=TRAINING)]
 Epochs = Annotated[
     str | None,

@@ -27,7 +27,11 @@ _KEYS = {
     **options.DATA_KEYS,
     "image_size": "data.image_size",
     "validation": "data.validation",
-    **{name: f"scenario.{name}" for name in ("steps", "base", "increment", "equal", "order")},
+    "test_per_class": "data.test_per_class",
+    **{
+        name: f"scenario.{name}"
+        for name in ("steps", "base", "increment", "equal", "order", "tasks")
+    },
     "method": "method.name",
     "memory": "memory.per_class",
     "memory_total": "memory.total",
@@ -47,6 +51,7 @@ class SettingOptions:
         int | None, option("Height and width for image files, such as 224.", panel=options.DATA)
     ] = None
     validation: options.Validation = None
+    test_per_class: options.TestPerClass = None
     steps: Annotated[int | None, _task("Number of tasks after the first. Default: 5.")] = None
     base: Annotated[int | None, _task("Classes in the first task. Default: half of them.")] = None
     increment: Annotated[int | None, _task("Classes in each later task, instead of --steps.")] = (
@@ -54,6 +59,14 @@ class SettingOptions:
     )
     equal: Annotated[
         bool | None, _task("Give the first task as many classes as the others.", "--equal")
+    ] = None
+    tasks: Annotated[
+        str | None,
+        _task(
+            "Classes of each task, instead of --steps: sizes such as 50,20,20,10, or a file of "
+            "class names with an empty line between tasks.",
+            metavar="TASKS",
+        ),
     ] = None
     order: Annotated[
         str | None,
@@ -108,10 +121,12 @@ class SettingOptions:
         from densekd.config.settings_tree import override
 
         keys = {**_KEYS, **(keys or {})}
-        order_key = keys.pop("order")
-        # Parsed like an override, because it may be a number or a word.
-        order = [] if self.order is None else [f"{order_key}={self.order}"]
-        return override(options.given_settings(self, keys), [*order, *(self.override or [])])
+        sizes = (self.tasks or "").replace(",", "").replace(" ", "").isdigit()
+        values = {"order": self.order, "tasks": f"[{self.tasks}]" if sizes else self.tasks}
+        # Parsed like overrides, because they may be numbers or words.
+        named = {keys.pop(name): value for name, value in values.items()}
+        parsed = [f"{key}={value}" for key, value in named.items() if value is not None]
+        return override(options.given_settings(self, keys), [*parsed, *(self.override or [])])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The settings that a result depends on; their digests name run folders and trained bases."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densekd.config.own_parts import base_code
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 # were when sections of other methods were first left out. More would rename existing run folders.
 _DIGESTED_SECTIONS = ("afc", "bic", "ccil", "icarl", "icarl_softmax", "podnet", "ucir")
 
+# Settings that were added later, by section; unset ones must not rename existing run folders.
+_ADDED_LATER = {"data": ("validation", "test_per_class"), "scenario": ("first", "tasks")}
+
 
 def influential(config: "DataclassInstance") -> dict[str, Any]:
     """The settings that can change a result, for digests that name run folders.
@@ -25,10 +29,10 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     _drop_inert(tree)
     if tree["data"].pop("oversample_rare"):
         tree["data"]["even"] = True
-    if not tree["data"]["validation"]:
-        del tree["data"]["validation"]
-    if tree.get("scenario", {}).get("first", 0) is None:
-        del tree["scenario"]["first"]
+    for section, names in _ADDED_LATER.items():
+        for name in names:
+            if not tree.get(section, {}).get(name, True):
+                del tree[section][name]
     for key in ("metrics", "start"):  # settings that were added later
         if not tree.get(key):
             tree.pop(key, None)
@@ -66,9 +70,12 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
     code = base_code(config, selection=method.held_out > 0)
     # Such as CCIL's generations, which have a schedule of their own.
     further = {p.name: digested_schedule(as_tree(p.schedule)) for p in method.base[1:]}
+    tree["data"].pop("test_per_class", None)
+    tasks = config.scenario.tasks
+    named = tasks is not None and (isinstance(tasks, Path) or not isinstance(tasks[0], int))
     return {
         **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
-        "order": tree["scenario"]["order"],
+        "order": tree["scenario"]["tasks" if named else "order"],
         "classes": base_classes,
         "head": method.head,
         # Split and merged batches are drawn from random streams of different names.

@@ -67,6 +67,11 @@ OwnMetrics = Annotated[
     Field(description='a list of functions such as ["mine.py:ece"]'),
 ]
 
+TaskList = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...] | tuple[tuple[str, ...], ...],
+    Field(min_length=1, description="a list of sizes such as [50, 10], a list of lists of names"),
+]
+
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 
@@ -81,6 +86,7 @@ class DataConfig:
     image_column: str | None = None
     label_column: str | None = None
     per_class: Count | None = None  # the most training images of each class, for short runs
+    test_per_class: Count | None = None  # the most test images of each class
     oversample_rare: bool = False  # see `densekd.data.stratify.oversample_rare`
     validation: Share = 0.0  # the share of training images held out, to choose settings by
 
@@ -98,9 +104,13 @@ class ScenarioConfig:
     equal: bool = False
     order: OrderSeed | Literal["natural", "icarl"] | Path = 1993
     first: Count | None = None  # learn only the first tasks
+    tasks: TaskList | Path | None = None  # instead of steps; see `Scenario.of_tasks`
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.increment is None):
+        if self.tasks is not None:
+            if (self.steps, self.base, self.increment, self.equal) != (None, None, None, False):
+                raise ValueError("Tasks are given alone: steps, base and increment follow.")
+        elif (self.steps is None) == (self.increment is None):
             raise ValueError("Give either steps or increment, and not both.")
         if self.equal and (self.base is not None or self.steps is None):
             raise ValueError("Equal tasks are given by steps alone: base and increment follow.")

@@ -10,7 +10,7 @@ from typing import Any
 # Settings that can't change a result, by dotted key.
 INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "start.run")
 # Settings that exclude each other, by section.
-_EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment")}
+_EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment", "tasks")}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     for tree in trees:
-        for section, pair in _EITHER.items():
-            for one, other in (pair, pair[::-1]):
-                if given(tree, section, one) is not None and other not in tree[section]:
-                    tree = over(tree, {section: {other: None}})
+        for section, names in _EITHER.items():
+            if any(given(tree, section, name) is not None for name in names):
+                unset = {name: None for name in names if name not in tree[section]}
+                tree = over(tree, {section: unset})
         merged = over(merged, tree)
     return merged
 

@@ -19,6 +19,8 @@ from densekd.parts import OwnPartError, explain_errors, find, is_reference
 # A function of one's own gets the class names, and returns them, or their positions, in order.
 OrderFunction = Callable[[Sequence[str]], Sequence[str] | Sequence[int]]
 Order = int | Literal["natural", "icarl"] | Path | OrderFunction
+# The number of classes of each task, the names of its classes, or a file of these names.
+Tasks = Sequence[int] | Sequence[Sequence[str]] | Path
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,24 @@ class Scenario(Sequence[Task]):
         """Make a scenario from the class names of each task."""
         order = _ids([name for names in tasks for name in names], dataset.classes)
         return cls(dataset, tuple(order), tuple(len(names) for names in tasks))
+
+    @classmethod
+    def of_tasks(cls, dataset: Dataset, tasks: Tasks, order: Order = 1993) -> "Scenario":
+        """Make a scenario of any tasks.
+
+        Args:
+            dataset: the data set to divide.
+            tasks: the number of classes of each task, the names of its classes, or a file with a
+                name per line and an empty line between tasks.
+            order: the order of the classes, if ``tasks`` doesn't name them; see `of`.
+        """
+        if isinstance(tasks, Path):
+            return cls.of_names(dataset, read_tasks(tasks))
+        names = [task for task in tasks if not isinstance(task, int)]
+        if names:
+            return cls.of_names(dataset, names)
+        sizes = tuple(task for task in tasks if isinstance(task, int))
+        return cls(dataset, tuple(class_order(dataset, order)), sizes)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -224,20 +244,34 @@ def icarl_order(images_per_class: Sequence[int], seed: int = 1993) -> list[int]:
 
 def read_names(path: Path) -> list[str]:
     """Read class names from a text file, one per line; blank lines and # comments are ignored."""
+    return [name for task in read_tasks(path) for name in task]
+
+
+def read_tasks(path: Path) -> list[list[str]]:
+    """Read the class names of each task from a text file, one per line.
+
+    An empty line begins the next task; # comments are ignored.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} can't be read as a text file of class names ({error})."
         ) from error
-    # A # within a name, such as C#, is part of it.
-    names = [name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip())]
+    tasks: list[list[str]] = [[]]
+    for line in lines:
+        # A # within a name, such as C#, is part of it.
+        if name := re.sub(r"(^|\s)#.*", "", line).strip():
+            tasks[-1].append(name)
+        elif not line.strip():
+            tasks.append([])
+    names = [name for task in tasks for name in task]
     if not names:
         raise ValueError(f"{path} names no class; it must have one per line.")
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise ValueError(f"{path} names the class {name!r} {count} times; keep one of them.")
-    return names
+    return [task for task in tasks if task]
 
 
 def _ids(wanted: Sequence[str], names: Sequence[str]) -> list[int]:

@@ -48,6 +48,7 @@ def _data(settings: FlatSettings) -> str:
         "data.image_size": "{} pixels",
         "data.classes_file": "classes of {}",
         "data.per_class": "{} images a class",
+        "data.test_per_class": "{} test images a class",
     }
     known = [text.format(value) for key, text in words.items() if (value := settings.get(key))]
     if settings.get("data.oversample_rare") or settings.get("data.even"):
@@ -64,6 +65,11 @@ def _tasks(settings: FlatSettings) -> str:
 
 def _division(settings: FlatSettings) -> str:
     steps, base = settings.get("scenario.steps"), settings.get("scenario.base")
+    if given := settings.get("scenario.tasks"):
+        if isinstance(given, str):
+            return f"tasks of {given}"
+        sizes = (str(task if isinstance(task, int) else len(task)) for task in given)
+        return f"tasks of {', '.join(sizes)} classes"
     if settings.get("scenario.equal"):
         return f"T = {steps}, equal tasks"
     tasks = f"T = {steps}" if steps is not None else f"{settings.get('scenario.increment')} a task"

@@ -62,6 +62,8 @@ class RunRecord:
             return "finished"
         steps = self.settings.get("scenario.steps")  # None if it depends on the data
         first = self.settings.get("scenario.first")
+        tasks = self.settings.get("scenario.tasks")
+        steps = len(tasks) - 1 if isinstance(tasks, list) else steps
         total = first or ("?" if steps is None else int(steps) + 1)
         return f"{len(self.steps)} of {total} tasks"
 

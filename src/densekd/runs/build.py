@@ -24,8 +24,12 @@ def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scen
     if share := config.data.validation:
         dataset = hold_out_validation(dataset, share, config.seed)
     protocol = dict(vars(config.scenario))
-    first = protocol.pop("first")
-    return dataclasses.replace(Scenario.of(dataset, **protocol), first=first)
+    first, tasks = protocol.pop("first"), protocol.pop("tasks")
+    if tasks is None:
+        scenario = Scenario.of(dataset, **protocol)
+    else:
+        scenario = Scenario.of_tasks(dataset, tasks, config.scenario.order)
+    return dataclasses.replace(scenario, first=first)
 
 
 def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
@@ -40,12 +44,18 @@ def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) ->
         label_column=data.label_column,
     )
     dataset = load(data.source, options, on_progress=on_progress)
-    return dataset if data.per_class is None else fewer(dataset, data.per_class)
+    return fewer(dataset, data.per_class, data.test_per_class)
 
 
-def fewer(dataset: Dataset, per_class: int) -> Dataset:
-    """Keep the first ``per_class`` training images of each class."""
-    return dataclasses.replace(dataset, train=first_of_each(dataset.train, per_class))
+def fewer(
+    dataset: Dataset, per_class: int | None = None, test_per_class: int | None = None
+) -> Dataset:
+    """Keep the first ``per_class`` training and ``test_per_class`` test images of each class."""
+    if per_class is not None:
+        dataset = dataclasses.replace(dataset, train=first_of_each(dataset.train, per_class))
+    if test_per_class is not None:
+        dataset = dataclasses.replace(dataset, test=first_of_each(dataset.test, test_per_class))
+    return dataset
 
 
 def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:

@@ -166,7 +166,11 @@ def _resolve(kind: JobKind, tree: Mapping[str, Any]) -> Config | CompressionConf
 def _check_tasks(config: Config, classes: int | None) -> None:
     """Raise if so many classes can't be divided into the tasks; None is an unknown number."""
     protocol = config.scenario
-    if classes is not None:
+    if isinstance(protocol.tasks, tuple) and classes is not None:
+        sizes = [task if isinstance(task, int) else len(task) for task in protocol.tasks]
+        if sum(sizes) != classes:
+            raise ValueError(f"Tasks of {sizes} classes do not divide {classes} classes.")
+    elif protocol.tasks is None and classes is not None:
         task_sizes(
             classes,
             steps=protocol.steps,
@@ -189,6 +193,7 @@ def _job(
         scenario = config.scenario
         # The data decides how many classes the base has; hash what that depends on.
         base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
-        folder, shares = run_folder(config, out), digest([base_settings(config, 0), base_classes])
+        known = [base_settings(config, 0), base_classes, str(scenario.tasks)]
+        folder, shares = run_folder(config, out), digest(known)
     kind, figures = experiment.kind, experiment.figures
     return SweepJob(kind, point, plain(tree), out, folder, shares, figures)

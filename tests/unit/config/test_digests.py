@@ -81,12 +81,14 @@ CHANGES = [
     "data.per_class=9",
     "data.oversample_rare=true",
     "data.validation=0.1",
+    "data.test_per_class=5",
     "scenario.steps=1",
     "scenario.base=4",
     "scenario.increment=1",
     "scenario.equal=true",
     "scenario.order=natural",
     "scenario.first=2",
+    "scenario.tasks=[5,5]",
     "augment.padding=2",
     "augment.flip=true",
     "augment.brightness=0.1",
@@ -182,7 +184,17 @@ def test_what_influences_a_run_and_what_its_base(change: str) -> None:
     same = digest(influential(usual)) == digest(influential(changed))
     assert same == (key in INERT_KEYS)
     shared = digest(base_settings(usual, 5)) == digest(base_settings(changed, 5))
-    assert shared == (key in INERT_KEYS or not key.startswith(ON_THE_BASE))
+    off = key in (*INERT_KEYS, "data.test_per_class") or not key.startswith(ON_THE_BASE)
+    assert shared == off
+
+
+def test_a_base_of_named_classes_is_shared_by_runs_that_name_the_same() -> None:
+    def of(tasks: str) -> dict[str, Any]:
+        return base_settings(made(f"scenario.tasks={tasks}"), 2)
+
+    assert of("[2, 8]") == of("[2, 4, 4]") == base_settings(resolve({}), 2)
+    assert of('[["1", "0"], ["2"]]') != of("[2, 1]")
+    assert of('[["1", "0"], ["2"]]') != of('[["0", "1"], ["2"]]')
 
 
 @pytest.mark.parametrize("name", METHODS)

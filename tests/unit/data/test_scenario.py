@@ -118,6 +118,27 @@ def test_tasks_can_be_named_class_by_class() -> None:
     assert [task.classes for task in scenario] == [("class 2",), ("class 0", "class 1")]
 
 
+def test_tasks_of_any_size_take_the_classes_in_order() -> None:
+    scenario = Scenario.of_tasks(dataset(6), [3, 1, 2], "natural")
+    assert [len(task.classes) for task in scenario] == [3, 1, 2]
+    assert scenario[1].classes == ("class 3",)
+    assert Scenario.of_tasks(dataset(6), [3, 1, 2]).order == Scenario.of(dataset(6), steps=1).order
+    with pytest.raises(ValueError, match=r"\[3, 1\] classes do not divide 6"):
+        Scenario.of_tasks(dataset(6), [3, 1])
+
+
+def test_tasks_can_be_named_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.txt"
+    text = "\n# first\nclass 2\n# the same task\nclass 3\n\n\nclass 0\nclass 1\n"
+    file.write_text(text, "utf-8")
+    scenario = Scenario.of_tasks(dataset(4), file)
+    assert [task.classes for task in scenario] == [("class 2", "class 3"), ("class 0", "class 1")]
+    named = Scenario.of_tasks(dataset(4), [["class 2", "class 3"], ["class 0", "class 1"]])
+    assert named.order == scenario.order
+    with pytest.raises(ValueError, match="no class 'horse'"):
+        Scenario.of_tasks(dataset(2), [["class 0"], ["horse", "class 1"]])
+
+
 def test_the_order_can_be_natural_or_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "order.txt"
     file.write_text("# learned in this order\nclass 2\n\nclass 0\nclass 1\n", "utf-8")

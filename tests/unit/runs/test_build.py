@@ -77,6 +77,18 @@ def test_fewer_images_are_the_first_of_each_class(npz: str) -> None:
     assert first.test.labels.bincount().tolist() == [5, 5, 5, 5]
 
 
+def test_test_images_can_be_capped(npz: str) -> None:
+    capped = make_scenario(
+        settings(data={"source": npz, "test_per_class": 1}, scenario={"tasks": [4, 1, 3]})
+    )
+    assert [len(task.classes) for task in capped] == [4, 1, 3]
+    whole = make_scenario(settings(data={"source": npz}, scenario={"tasks": [4, 1, 3]}))
+    for task, every in zip(capped, whole, strict=True):
+        labels = range(task.first, task.first + len(task.classes))
+        assert sorted(task.test.labels.tolist()) == list(labels)
+        assert torch.equal(task.train.labels, every.train.labels)
+
+
 def test_fewer_images_than_there_are_leave_a_small_class_as_it_is() -> None:
     whole = dataset(classes=2, per_class=3)
     uneven = fewer(whole, 100)
