@@ -55,6 +55,18 @@ class SweepOptions(SettingOptions):
             metavar="KEY=V1,V2",
         ),
     ] = None
+    pick: Annotated[
+        list[str] | None,
+        option(
+            "A setting of the grid to tune: pick its best value by validation images, and show "
+            "test accuracies of the pick only; repeatable.",
+            metavar="KEY",
+        ),
+    ] = None
+    pick_tasks: Annotated[
+        int | None,
+        option("Pick by the first tasks only, so many; the pick then learns all.", min=1),
+    ] = None
     workers: Annotated[
         int | None,
         _worker("Runs at the same time. Default: half the number of processors.", min=1),
@@ -86,6 +98,7 @@ class SweepOptions(SettingOptions):
         if self.address is not None and self.engine != "ray":
             raise ValueError("--address names a Ray cluster; add --engine ray.")
         experiment = read_experiment(file).with_axes(self.grid or [])
+        experiment = experiment.with_pick(self.pick or [], self.pick_tasks)
         keys = _COMPRESSION_KEYS if experiment.kind == "compression" else None
         return plan(experiment, out, self.given(keys), self.scale, only_list=only_list)
 
@@ -107,6 +120,8 @@ class SweepOptions(SettingOptions):
     "densekd sweep --list",
     "densekd sweep table4-distillations --scale 0.1",
     "densekd sweep table4-distillations --grid seed=1,2,3 --grid method.name=gkd,rdkd --dry-run",
+    "densekd sweep mine.toml --validation 0.1 --grid training.increment.lr=0.1,0.2 "
+    "--pick training.increment.lr",
     "densekd sweep mine.toml --data digits -o memory.per_class=10 --workers 2",
     "densekd sweep table1-cifar100 --engine ray --address auto",
     options=SweepOptions,
@@ -144,7 +159,7 @@ def sweep_command(
     if json:
         typer.echo(to_json(sweep_progress.as_json(record)), nl=False)
     sweep_progress.show_outcome(record, output.console(stderr=json))
-    if any(record.entry(job)["state"] == "failed" for job in planned.jobs):
+    if any(record.entry(job)["state"] == "failed" for job in record.sweep.jobs):
         raise typer.Exit(1)
 
 
@@ -163,7 +178,7 @@ def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool
         if not quiet:
             for line in (summary(sweep, len(left)), *left_out(sweep)):
                 typer.echo(line, err=True)
-        if not left:
+        if not left and sweep.experiment.search is None:
             return record
         with (
             contextlib.closing(settings.start_workers()) as pool,

@@ -13,8 +13,10 @@ from densekd.display.interrupts import Interrupts
 from densekd.display.progress import Bars, Display
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.runs.record import read_result
+from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, SweepPlan
-from densekd.sweeps.sweep import SweepObserver, SweepRecord
+from densekd.sweeps.pick import cell_of
+from densekd.sweeps.sweep import SweepObserver, SweepRecord, validation_of
 from densekd.sweeps.work import finished
 
 
@@ -79,17 +81,24 @@ class SweepDisplay(Display, SweepObserver):
         if isinstance(event, JobFailed):
             return f"failed: {event.reason}"
         if isinstance(event, JobStopped):
-            return "stopped and saved"
-        measure = self.record.sweep.experiment.measure
-        value = (read_result(job.folder) or {}).get(measure)
-        reached = "" if value is None else f" with {output.percent(value)} %"
+            entry = self.record.entry(job)
+            return (
+                f"pruned: {entry['reason']}" if entry["state"] == "pruned" else "stopped and saved"
+            )
+        experiment = self.record.sweep.experiment
+        value, word = (read_result(job.folder) or {}).get(experiment.measure), ""
+        if experiment.search is not None and not self.record.is_pick(job):
+            value, word = validation_of(job), " on validation images"
+        reached = "" if value is None else f" with {output.percent(value)} %{word}"
         return f"finished{reached}, {output.duration(self.record.entry(job)['seconds'])}"
 
     def counts(self) -> list[str]:
         """How many jobs are finished, failed, running and waiting, and the time left."""
         states = Counter(self.record.entry(job)["state"] for job in self.record.sweep.jobs)
         words = [f"{states['finished']} of {states.total()} finished"]
-        words += [f"{states[s]} {s}" for s in ("failed", "running", "waiting") if states[s]]
+        words += [
+            f"{states[s]} {s}" for s in ("pruned", "failed", "running", "waiting") if states[s]
+        ]
         left = self.seconds_left(states)
         return words if left is None else [*words, f"about {output.duration(left)} left"]
 
@@ -111,10 +120,18 @@ def summary(sweep: SweepPlan, left: int) -> str:
     """How many runs and bases there are, in a line."""
     runs, bases = len(sweep.jobs), len({job.shares for job in sweep.jobs})
     done = f" ({runs - left} already finished)" if left < runs else ""
+    what = f"{output.count(runs, 'run')}{done}, {output.count(bases, _base(sweep))}"
+    if (search := sweep.experiment.search) is not None:
+        cells = len({label(cell_of(p, search.parameters)) for p in sweep.experiment.points()})
+        if search.kind == "optuna":
+            what = f"{output.count(search.trials, 'trial')}, which Optuna chooses"
+        what += f"; the best for each of {output.count(cells, 'cell')} of the table is picked"
+        what += " by validation images"
+        if search.tasks is not None:
+            what += f" of the first {output.count(search.tasks, 'task')}, and then learns all"
     impossible = len(sweep.impossible)
     out = f"; {output.count(impossible, 'impossible run')} left out" if impossible else ""
-    bases_too = output.count(bases, _base(sweep))
-    return f"{_title(sweep)}: {output.count(runs, 'run')}{done}, {bases_too}{out}."
+    return f"{_title(sweep)}: {what}{out}."
 
 
 def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
@@ -147,16 +164,28 @@ def show_outcome(record: SweepRecord, console: Console) -> None:
     """What each run reached, how long it took, and what failed."""
     sweep, measure = record.sweep, record.sweep.experiment.measure
     percents = measure != "seconds"
-    table = output.table("run", "state", numbers=("%" if percents else measure, "minutes"))
+    searched = ("validation %",) if sweep.experiment.search is not None else ()
+    numbers = (*searched, "%" if percents else measure, "minutes")
+    table = output.table("run", "state", numbers=numbers)
     for job in sweep.jobs:
         result = read_result(job.folder) or {}
-        value, seconds = result.get(measure), _training_seconds(result)
+        value = result.get(measure) if record.is_pick(job) else None
+        seconds = _training_seconds(result)
         took, minutes = ("-", "-") if seconds is None else (f"{seconds:.0f}", f"{seconds / 60:.1f}")
         reached = output.percent(value) if percents else took
-        table.add_row(output.safe(job.label), record.entry(job)["state"], reached, minutes)
+        held = [output.percent(validation_of(job))] if searched else []
+        state = record.entry(job)["state"]
+        table.add_row(output.safe(job.label), state, *held, reached, minutes)
     console.print(table)
     if percents:
         console.print(f"%: {measure.replace('_', ' ')}. Minutes: training time, with the base.")
+    for pick in record.picks:
+        where, values = output.safe(label(pick.cell)), output.safe(label(pick.values))
+        console.print(
+            f"Picked for {where}: {values}, of {output.count(pick.trials, 'trial')}, with "
+            f"{output.percent(pick.validation)} % on validation images.",
+            soft_wrap=True,
+        )
     for line in _outcome_lines(record):
         console.print(line, soft_wrap=True)
 
@@ -197,7 +226,7 @@ def _outcome_lines(record: SweepRecord) -> list[str]:
     sweep = record.sweep
     states = Counter(record.entry(job)["state"] for job in sweep.jobs)
     of = f"{states['finished']} of {output.count(len(sweep.jobs), 'run')} finished"
-    failed = f", {states['failed']} failed" if states["failed"] else ""
+    failed = "".join(f", {states[s]} {s}" for s in ("pruned", "failed") if states[s])
     lines = [f"{_title(sweep)}: {of}{failed}.", *left_out(sweep)]
     for job in sweep.jobs:
         if record.entry(job)["state"] == "failed":

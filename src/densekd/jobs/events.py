@@ -20,6 +20,7 @@ class JobProgress:
     share: float | None = 0.0  # how much of the job is done, from 0 to 1; None if unknown
     left: float | None = None  # estimated seconds until it ends
     shared: bool = False  # whether the part that other jobs wait for, such as a base, is done
+    scores: tuple[float, ...] = ()  # validation accuracies after each task, if some are new
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class LocalPool:
                 self._busy.remove(worker)
                 # A worker leaves after its job was stopped.
                 gone = isinstance(event, JobStopped) or not worker.process.is_alive()
+                gone = gone or worker.leaving  # it may have finished before it was asked to stop
                 (self._gone if gone else self._idle).append(worker)
             yield worker.job, event
 
@@ -71,6 +72,13 @@ class LocalPool:
         self._stopping = True
         for worker in self._busy:
             worker.send(None)
+
+    def stop_job(self, job: Any) -> None:
+        """Ask one job to save its state and stop."""
+        for worker in self._busy:
+            if worker.job is job:
+                worker.send(None)
+                worker.leaving = True
 
     def kill(self) -> None:
         """Kill the workers that run a job."""
@@ -159,6 +167,7 @@ class _Worker:
     pipe: "Connection[Any, Any]"
     place: int
     job: Any = None
+    leaving: bool = False  # whether it was asked to stop
 
     def send(self, job: Any) -> None:
         with suppress(OSError):  # the worker is gone, which `events` will notice

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from densekd.sweeps.experiment_file import (
     label,
     nested,
     read_experiment,
+    short_value,
 )
+from densekd.sweeps.pick import REPLICATES, Pick
 
 GridPoint = Mapping[str, Any]
-# Settings that a mean is taken over, unless a table has a row or a column for each value.
-_REPLICATE = ("seed", "scenario.order", "order")
 _SCALES = {"seconds": 1.0, "variance": 1e4}  # of the paper's numbers; others are in percent
 _KINDS: dict[str, CellKind] = {"seconds": "seconds", "variance": "variance"}
 _TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time"}
@@ -51,7 +51,9 @@ class SweepResults:
     experiment: Experiment
     changes: GridPoint  # settings given besides the file's
     seconds: float  # over all calls, by the clock
-    entries: tuple[SweepEntry, ...]
+    entries: tuple[SweepEntry, ...]  # without trials that were not picked
+    trials: tuple[SweepEntry, ...] = ()  # those
+    picks: tuple[Pick, ...] = ()  # what a search has picked
     left_out: tuple[tuple[GridPoint, str], ...] = ()  # points that were impossible, and why
 
     @property
@@ -67,9 +69,11 @@ class SweepResults:
     @property
     def progress(self) -> str:
         """How far it is, in words."""
-        states = [entry.state for entry in self.entries]
+        states = [entry.state for entry in (*self.trials, *self.entries)]
         parts = [f"{states.count('finished')} of {len(states)} runs finished"]
-        parts += [f"{n} {s}" for s in ("failed", "running", "waiting") if (n := states.count(s))]
+        parts += [
+            f"{n} {s}" for s in ("pruned", "failed", "running", "waiting") if (n := states.count(s))
+        ]
         return ", ".join(parts)
 
     @property
@@ -104,7 +108,9 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     done = [entry.point for entry in entries if entry.state == "finished"]
     left = tuple(e for e in entries if e.state != "failed" or e.point not in done)
     left_out = tuple((each["point"], each["reason"]) for each in record.get("left_out", ()))
-    return SweepResults(experiment, changes, record.get("seconds") or 0, left, left_out)
+    seconds = record.get("seconds") or 0
+    results = SweepResults(experiment, changes, seconds, left, left_out=left_out)
+    return results if "search" not in record else _picked(results, record["search"])
 
 
 def _is_finished(run: RunRecord | CompressionRun | None, experiment: Experiment) -> bool:
@@ -134,12 +140,45 @@ def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -
     except ValueError:  # written by a version with other settings
         return frozenset(changes)
     own = {*experiment.grid, *flat(experiment.settings)}
-    free = {"epochs", *(key for key in _REPLICATE if key not in own)}
+    free = {"epochs", *(key for key in REPLICATES if key not in own)}
     sources = [str(each.get("data.source")).partition(":")[0] for each in (before, after)]
     if sources in (["imagenet"] * 2, ["imagenet100"] * 2):
         free.add("data.source")
     keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     return frozenset(key for key in keys - free if not key.startswith("engine."))
+
+
+def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
+    """Set the trials of a search apart, and take picked values out of the points of the others."""
+    keys, picks = search["keys"], tuple(Pick(**pick) for pick in search["picks"])
+    chosen = [e for e in sweep.entries if any(pick.is_of(e.point, keys) for pick in picks)]
+    trials = tuple(entry for entry in sweep.entries if entry not in chosen)
+    entries = tuple(replace(entry, point=_without(entry.point, keys)) for entry in chosen)
+    return replace(sweep, entries=entries, trials=trials, picks=picks)
+
+
+def picks_table(sweep: SweepResults) -> Table:
+    """What a search has picked for each cell of the table, and from how many trials."""
+    picks = sweep.picks
+    keys = dict.fromkeys(key for pick in picks for key in (*pick.cell, *pick.values))
+    columns: list[FilledColumn] = []
+    for key in keys:
+        values = [{**pick.cell, **pick.values}.get(key) for pick in picks]
+        columns.append(
+            (Column(key, _last(key)), ["" if v is None else str(short_value(v)) for v in values])
+        )
+    columns += [
+        (Column("validation", "validation", "percent"), [pick.validation for pick in picks]),
+        (Column("trials", "trials", "count"), [pick.trials for pick in picks]),
+    ]
+    title = f"{sweep.experiment.title}: what was picked"
+    note = (
+        "The values with the best average incremental accuracy on validation images, as a mean "
+        "over seeds and class orders, and the number of trials that they were picked from."
+    )
+    name = re.sub(r"[^\w.+-]+", "-", f"{sweep.experiment.name}-picks")
+    methods = [(str(pick.cell["method.name"]),) * ("method.name" in pick.cell) for pick in picks]
+    return Table.of(name, title, note, columns, methods)
 
 
 def experiment_tables(
@@ -150,7 +189,7 @@ def experiment_tables(
     Rows and columns that ``--grid`` added to the file's are in tables of their own. ``methods`` has
     the label of each run's method, by which the page filters rows.
     """
-    placed = (sweep.experiment.rows, sweep.experiment.columns, *_REPLICATE)
+    placed = (sweep.experiment.rows, sweep.experiment.columns, *REPLICATES)
 
     def place(entry: SweepEntry) -> tuple[bool, GridPoint]:
         # Taken from the points, because a sweep may have more axes than its file.
@@ -237,7 +276,7 @@ class _Layout:
         """Mean and variance over columns that are class orders, or that the paper has these of."""
         experiment, axis = self.experiment, self.experiment.columns
         told = any(axis not in target.where for target in experiment.targets)
-        if not told and axis not in _REPLICATE:
+        if not told and axis not in REPLICATES:
             return
         over = []
         for row in rows:
@@ -287,7 +326,7 @@ def _planned(experiment: Experiment, point: GridPoint) -> bool:
     """Whether all values of a point, seeds and orders aside, are in the experiment's file."""
     own = {key: (value,) for key, value in flat(experiment.settings).items()}
     own |= experiment.grid
-    return all(value in own.get(key, ()) for key, value in _without(point, _REPLICATE).items())
+    return all(value in own.get(key, ()) for key, value in _without(point, REPLICATES).items())
 
 
 def _without(point: GridPoint, keys: Sequence[str]) -> dict[str, Any]:

@@ -1,13 +1,19 @@
 """Write a report about runs: a page, tables and figures."""
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from densekd.files import write_atomically
 from densekd.reports.charts import Chart, HeatMap, draw_figures
-from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
+from densekd.reports.experiments import (
+    SweepResults,
+    experiment_tables,
+    picks_table,
+    read_sweep,
+    targets_of,
+)
 from densekd.reports.figures import charts, compression_charts, heat_maps
 from densekd.reports.groups import Group, group_runs
 from densekd.reports.labels import file_name_part, many, natural_order, shortened_schedule
@@ -89,7 +95,9 @@ def write_report(
 
 
 def contents_of(found: FoundRuns) -> Contents:
-    """All that a page says about runs."""
+    """All that a page says about runs. Trials that a search didn't pick are left out."""
+    sweeps = [read_sweep(folder, found) for folder in found.sweeps]
+    found, trials = _without_trials(found, sweeps)
     groups, repeated = group_runs(found.runs)
     named: dict[RunRecord | CompressionRun, str] = {
         **{run: group.method for group in groups for run in group.all_runs},
@@ -98,7 +106,6 @@ def contents_of(found: FoundRuns) -> Contents:
     }
     protocols = dict.fromkeys(run.protocol.label for run in found.runs)
     protocols |= dict.fromkeys(each.protocol for each in found.compressions)
-    sweeps = [read_sweep(folder, found) for folder in found.sweeps]
     tables = (
         comparison(groups, targets_of(sweeps, groups)),
         metrics_table(groups),
@@ -113,12 +120,12 @@ def contents_of(found: FoundRuns) -> Contents:
     charts_of = group_by(drawn, lambda chart: chart.section)
     return Contents(
         title=_title(sweeps, found),
-        lead=_lead(groups, found),
+        lead=_lead(groups, found, trials),
         shortened=_shortened(found),
         methods=tuple(sorted(set(named.values()))),
         protocols=tuple(sorted(protocols, key=natural_order)),
         sections=(
-            *_numbered([_experiment(s, experiment_tables(s, named)) for s in sweeps], own),
+            *_numbered([_experiment(s, _tables(s, named)) for s in sweeps], own),
             *(
                 _section(name, own.get(name, ()), charts_of.get(name, []))
                 for name in _SECTIONS
@@ -155,6 +162,20 @@ def _numbered(sections: Sequence[Section], taken: Collection[str]) -> list[Secti
     return found
 
 
+def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[FoundRuns, int]:
+    """The runs without trials that were not picked, and how many these are."""
+    trials = {entry.run for sweep in sweeps for entry in sweep.trials}
+    trials -= {entry.run for sweep in sweeps for entry in sweep.entries}
+    runs = tuple(run for run in found.runs if run not in trials)
+    return replace(found, runs=runs), len(found.runs) - len(runs)
+
+
+def _tables(
+    sweep: SweepResults, named: Mapping[RunRecord | CompressionRun, str]
+) -> tuple[Table, ...]:
+    return (*experiment_tables(sweep, named), *([picks_table(sweep)] if sweep.picks else []))
+
+
 def _experiment(sweep: SweepResults, tables: tuple[Table, ...]) -> Section:
     experiment = sweep.experiment
     took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
@@ -171,13 +192,15 @@ def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
     return f"{'One run' if count == 1 else f'{count} runs'} on {', '.join(data)}"
 
 
-def _lead(groups: Sequence[Group], found: FoundRuns) -> str:
+def _lead(groups: Sequence[Group], found: FoundRuns, trials: int) -> str:
     methods = len({group.method for group in groups} | {e.method for e in found.compressions})
     protocols = len({group.protocol for group in groups} | {e.protocol for e in found.compressions})
     words = [f"{many(methods, 'method')} in {many(protocols, 'protocol')}"]
     left = sum(run.result is None for run in found.runs)
     if left:
         words.append(f"{many(left, 'run')} not finished and left out of all means")
+    if trials:
+        words.append(f"{many(trials, 'trial')} of a search not picked and not shown")
     return "; ".join(words) + "."
 
 

@@ -17,6 +17,9 @@ class RunObserver(Callback):
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
         """A run starts in ``folder``, or resumes after ``done`` tasks."""
 
+    def resumed(self, records: Sequence[StepRecord]) -> None:
+        """The run goes on after these tasks, which were learned in an earlier call."""
+
     def training(self, number: int, classes: Sequence[str]) -> None:
         """Training on a task starts."""
 

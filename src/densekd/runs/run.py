@@ -159,6 +159,8 @@ class _Run:
             _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)
+        if done:
+            self.observer.resumed(self.records)
         for task in self.scenario[done:]:
             self.observer.training(task.number, task.classes)
             first = task.number == 0

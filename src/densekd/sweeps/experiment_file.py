@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from densekd.config.settings_tree import given, override, read_toml
+from densekd.sweeps.search import Parameter, Search, read_search
 
 JobKind = Literal["runs", "compression"]
 Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orders"]
@@ -32,7 +33,18 @@ MEASURES = (
 )
 _WORDS: dict[type, str] = {str: "text", dict: "table", list: "list"}
 _Value = TypeVar("_Value", str, dict[str, Any], list[Any])
-_KEYS = ("title", "about", "kind", "measure", "settings", "grid", "skip", "table", "figures")
+_KEYS = (
+    "title",
+    "about",
+    "kind",
+    "measure",
+    "settings",
+    "grid",
+    "skip",
+    "table",
+    "figures",
+    "search",
+)
 
 
 @dataclass(frozen=True)
@@ -60,16 +72,49 @@ class Experiment:
     columns: str  # the key whose values are its columns
     figures: tuple[str, ...]
     targets: tuple[Target, ...]  # the paper's numbers
+    search: Search | None = None  # the hyper-parameters that are tried at each point of the grid
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """The keys of the hyper-parameters."""
+        return () if self.search is None else tuple(self.search.parameters)
 
     def points(self) -> list[dict[str, Any]]:
-        """List the values of each run, by dotted key."""
+        """List the values of each run, by dotted key; those that Optuna chooses are missing."""
         product = itertools.product(*self.grid.values())
-        every = [dict(zip(self.grid, values, strict=True)) for values in product]
+        trials = [{}] if self.search is None else self.search.listed()
+        grid = [dict(zip(self.grid, values, strict=True)) for values in product]
+        every = [{**point, **trial} for point in grid for trial in trials]
         return [
             point
             for point in every
-            if not any(all(point[key] == value for key, value in s.items()) for s in self.skip)
+            if not any(all(point.get(k) == value for k, value in s.items()) for s in self.skip)
         ]
+
+    def with_pick(self, keys: Sequence[str], tasks: int | None = None) -> "Experiment":
+        """Make axes of the grid hyper-parameters, of which the best values are picked.
+
+        With ``tasks``, by how well the first tasks are learned.
+        """
+        if not keys and tasks is None:
+            return self
+        search = self.search
+        if keys:
+            if search is not None and search.kind != "grid":
+                raise ValueError(f"The search of {self.name} is {search.kind}; leave --pick out.")
+            _check_names("an axis that can be picked", keys, self._pickable())
+            parameters = {} if search is None else dict(search.parameters)
+            parameters |= {key: Parameter(self.grid[key]) for key in keys}
+            search = dataclasses.replace(search or Search("grid", {}), parameters=parameters)
+        if search is None:
+            raise ValueError("The first tasks are for a pick; say of what by --pick KEY.")
+        search = search if tasks is None else dataclasses.replace(search, tasks=tasks)
+        grid = {key: values for key, values in self.grid.items() if key not in keys}
+        return dataclasses.replace(self, grid=grid, search=search)
+
+    def _pickable(self) -> list[str]:
+        shown = (self.rows, self.columns, "seed", "scenario.order", "method.name")
+        return [key for key in self.grid if key not in shown]
 
     def with_axes(self, assignments: Sequence[str]) -> "Experiment":
         """Replace or add the values of some keys, such as ``scenario.steps=5,10``."""
@@ -80,6 +125,8 @@ class Experiment:
                 raise ValueError(
                     f"An axis is written KEY=VALUE,VALUE, such as seed=1,2,3, not {assignment!r}."
                 )
+            if key.strip() in self.searched:
+                raise ValueError(f"{key.strip()} is searched; change it in the section search.")
             grid[key.strip()] = _values(text)
         return dataclasses.replace(self, grid=grid)
 
@@ -103,8 +150,13 @@ def label(point: Mapping[str, Any]) -> str:
     """Describe a point in a few words: ``rdkd steps=5``."""
     return " ".join(
         str(value) if key in ("method", "method.name") else f"{key.rpartition('.')[2]}={value}"
-        for key, value in point.items()
+        for key, value in ((key, short_value(value)) for key, value in point.items())
     )
+
+
+def short_value(value: Any) -> Any:
+    """A number with at most six digits, which tell trials apart."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def distinct(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -155,7 +207,11 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
         columns=_one_of("table.columns", table.get("columns"), list(grid)),
         figures=tuple(_one_of("figures", f, get_args(Figure)) for f in _get(tree, "figures", list)),
         targets=(),
+        search=read_search(tree["search"]) if "search" in tree else None,
     )
+    for key in experiment.searched:
+        if key in grid:
+            raise ValueError(f"{key} is in the grid and in search.parameters; keep one of them.")
     if not experiment.points():
         raise ValueError("skip leaves no point of the grid; take something out of it.")
     return dataclasses.replace(experiment, targets=tuple(_targets(experiment, tree)))

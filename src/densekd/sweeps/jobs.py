@@ -1,8 +1,10 @@
 """The jobs of an experiment, with the settings and the folder of each."""
 
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,16 @@ from densekd.compression.config import (
 from densekd.config.digests import base_settings
 from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, resolve
-from densekd.config.settings_tree import INERT_KEYS, digest, merge, plain, uniform
+from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, plain, uniform
 from densekd.data.scenario import task_sizes
 from densekd.data.sources import count_classes
 from densekd.parts import load_files
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
+from densekd.sweeps.pick import FIRST_TASKS
+from densekd.sweeps.search import Search, hyper_parameters
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,17 @@ class SweepPlan:
     jobs: tuple[SweepJob, ...]  # one for each point of the grid that can be run
     impossible: tuple[ImpossiblePoint, ...] = ()  # the other points
 
+    def job(self, point: Mapping[str, Any]) -> SweepJob:
+        """Make the job of a point that a search adds.
+
+        Raises:
+            ValueError: its settings are not valid.
+        """
+        experiment, out = self.experiment, self.folder.parent.parent
+        tree = merge(experiment.settings, self.changes, nested(point))
+        tree = tree if self.scale is None else scaled(tree, self.scale)
+        return _job(experiment, point, tree, _resolve(experiment, tree), out)
+
 
 def plan(
     experiment: Experiment,
@@ -87,19 +104,19 @@ def plan(
     """
     changes = {} if changes is None else changes
     for key in flat(changes):
-        if key in experiment.grid:
+        if key in (*experiment.grid, *experiment.searched):
             raise ValueError(
                 f"{key} is an axis of {experiment.name}; give its values by --grid {key}=... ."
             )
     classes = functools.cache(count_classes)  # a folder of images is listed once
     jobs: list[SweepJob] = []
     impossible: list[ImpossiblePoint] = []
-    for point in experiment.points():
+    for point in _points(experiment, changes):
         tree = merge(experiment.settings, changes, nested(point))
         refused = True
         try:
             tree = tree if scale is None else scaled(tree, scale)
-            config = _resolve(experiment.kind, tree)
+            config = _resolve(experiment, tree)
             refused = False
             if isinstance(config, Config):
                 _check_tasks(config, classes(config.data.source, config.data.classes_file))
@@ -110,7 +127,21 @@ def plan(
     if not only_list:
         _refuse(experiment, [each for each in impossible if each.refused or not jobs])
     folder = out / "sweeps" / _folder_name(experiment, changes, scale)
+    if experiment.search is not None and experiment.search.kind == "optuna":
+        jobs = []  # they were only checked
     return SweepPlan(experiment, scale, changes, folder, tuple(jobs), tuple(impossible))
+
+
+def _points(experiment: Experiment, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The points to run; of a search by Optuna, one for each point of the grid, to check it."""
+    search, points = experiment.search, experiment.points()
+    if search is None:
+        _warn_of_tuning(experiment, merge(experiment.settings, changes, nested(points[0])))
+        return points
+    _check_search(experiment, search)
+    optuna = search.parameters if search.kind == "optuna" else {}
+    values = {key: parameter.at(0.5) for key, parameter in optuna.items()}
+    return [{**trial_point(search, point), **values} for point in points]
 
 
 def _refuse(experiment: Experiment, impossible: Sequence[ImpossiblePoint]) -> None:
@@ -119,6 +150,34 @@ def _refuse(experiment: Experiment, impossible: Sequence[ImpossiblePoint]) -> No
         rest = len(impossible) - 1
         more = f" Impossible runs besides: {rest}; --dry-run lists them." if rest else ""
         raise ValueError(f"{experiment.name}, {each.label}: {each.reason}{more}")
+
+
+def trial_point(search: Search, point: Mapping[str, Any]) -> dict[str, Any]:
+    """The point of a trial, which may learn only the first tasks."""
+    return {**point, **({} if search.tasks is None else {FIRST_TASKS: search.tasks})}
+
+
+def _check_search(experiment: Experiment, search: Search) -> None:
+    if experiment.kind == "compression":
+        raise ValueError("A compression has no validation images; leave the search out.")
+    if search.tasks is not None and FIRST_TASKS in {**experiment.grid, **search.parameters}:
+        raise ValueError(f"{FIRST_TASKS} is what search.tasks sets; leave one of them out.")
+    if search.kind == "optuna" and find_spec("optuna") is None:
+        raise ValueError(
+            "This search needs Optuna, which isn't installed; install it with "
+            "`pip install 'densekd[optuna]'`, or search by grid or random."
+        )
+
+
+def _warn_of_tuning(experiment: Experiment, tree: Mapping[str, Any]) -> None:
+    """Warn if numbers on test images are all there is to choose hyper-parameters by."""
+    tuned = hyper_parameters(experiment.grid)
+    if tuned and not given(tree, "data", "validation"):
+        logger.warning(
+            "If you choose %s by these runs, you tune on the test images; hold out some training "
+            "images by --validation 0.1, and pick by them with --pick %s.",
+            *(" and ".join(tuned), tuned[0]),
+        )
 
 
 def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
@@ -146,8 +205,13 @@ def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: floa
     return "-".join(parts)
 
 
-def _resolve(kind: JobKind, tree: Mapping[str, Any]) -> Config | CompressionConfig:
-    config = resolve(tree) if kind == "runs" else resolve_compression(tree)
+def _resolve(experiment: Experiment, tree: Mapping[str, Any]) -> Config | CompressionConfig:
+    config = resolve(tree) if experiment.kind == "runs" else resolve_compression(tree)
+    if experiment.search is not None and not config.data.validation:
+        raise ValueError(
+            "a search picks by validation images, and there are none; hold some out by "
+            "--validation 0.1, or data.validation = 0.1 in the settings."
+        )
     references = own_references(config).values()
     values = [name for name in references if name.startswith("python:")]
     if values:

@@ -87,6 +87,10 @@ class RayPool:
         """Ask all jobs to save their state and stop."""
         self._mailbox.ask_to_stop.remote()
 
+    def stop_job(self, job: SweepJob) -> None:
+        """Ask one job to save its state and stop."""
+        self._mailbox.ask_to_stop.remote(str(job.folder))
+
     def close(self) -> None:
         """Leave the cluster, which kills jobs that still run."""
         self._ray.shutdown()
@@ -108,7 +112,7 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self._events: list[tuple[str, JobEvent]] = []
-        self._stopping = False
+        self._stopping: set[str | None] = set()
 
     def send(self, key: str, event: JobEvent) -> None:
         self._events.append((key, event))
@@ -117,11 +121,11 @@ class _Mailbox:
         events, self._events = self._events, []
         return events
 
-    def ask_to_stop(self) -> None:
-        self._stopping = True
+    def ask_to_stop(self, key: str | None = None) -> None:
+        self._stopping.add(key)  # None means all
 
-    def stopping(self) -> bool:
-        return self._stopping
+    def stopping(self, key: str) -> bool:
+        return not self._stopping.isdisjoint((key, None))
 
 
 class _MailboxChannel(JobChannel):
@@ -137,7 +141,7 @@ class _MailboxChannel(JobChannel):
         if time.monotonic() - self._asked >= 1 and not self._stopped:
             ray = _ray()
             try:
-                self._stopped = ray.get(self.mailbox.stopping.remote())
+                self._stopped = ray.get(self.mailbox.stopping.remote(self.key))
             except ray.exceptions.RayError:  # the process that started the job is gone
                 self._stopped = True
             self._asked = time.monotonic()

@@ -1,23 +1,29 @@
 """Run the jobs of a sweep, and keep their states in ``runs.json`` over all calls of the command.
 
-Jobs that share a base wait until one of them has trained it.
+Jobs that share a base wait until one of them has trained it. A search adds jobs: those that Optuna
+proposes, and those that learn all tasks with the picked values.
 """
 
+import dataclasses
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from densekd.config.settings_tree import plain
 from densekd.files import write_atomically, write_json
 from densekd.jobs.events import JobDone, JobEnd, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.runs.locks import exclusive
+from densekd.runs.record import read_result
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan
+from densekd.sweeps.pick import FIRST_TASKS, Pick, Trial, cell_of, pick_best
 
-JobState = Literal["waiting", "running", "finished", "failed"]
+PRUNED = "its accuracy on validation images was below the median of other trials."
+JobState = Literal["waiting", "running", "finished", "failed", "pruned"]
 
 
 class SweepRecord:
@@ -29,23 +35,17 @@ class SweepRecord:
         before: dict[str, Any] = {}
         with suppress(FileNotFoundError, ValueError):
             before = json.loads(self.file.read_text("utf-8"))
-        known = {entry["folder"]: entry for entry in before.get("runs", [])}
+        self._others = {entry["folder"]: entry for entry in before.get("runs", [])}
         self._entries: dict[int, dict[str, Any]] = {}
-        for number, job in enumerate(sweep.jobs):
-            # A relative path, so that the folder of all runs can be moved.
-            folder = os.path.relpath(job.folder, sweep.folder)
-            self._entries[number] = {
-                "folder": folder,
-                "point": plain(job.point),
-                "state": "finished" if finished(job) else "waiting",
-                "reason": None,
-                "seconds": known.pop(folder, {}).get("seconds", 0.0),
-            }
+        self._finished = finished
+        self.sweep = dataclasses.replace(sweep, jobs=())
+        self.add(*sweep.jobs)
+        self.picks: list[Pick] = []  # made when all trials have ended
         # Points that were run under other settings, or that turned out to be impossible, are
         # replaced by what they are now.
         points = [*(job.point for job in sweep.jobs), *(each.point for each in sweep.impossible)]
         now = [plain(point) for point in points]
-        self._others = [entry for entry in known.values() if entry["point"] not in now]
+        self._others = {k: e for k, e in self._others.items() if e["point"] not in now}
         impossible = [{"point": plain(e.point), "reason": e.reason} for e in sweep.impossible]
         before_left_out = [e for e in before.get("left_out", []) if e["point"] not in now]
         self._left_out = [*impossible, *before_left_out]
@@ -53,9 +53,52 @@ class SweepRecord:
         self._start = time.monotonic()
         self._job_starts: dict[int, float] = {}
 
+    def add(self, *jobs: SweepJob) -> None:
+        """Add jobs; those that there are already are left out."""
+        known = {job.folder for job in self.sweep.jobs}
+        for job in jobs:
+            if job.folder in known:
+                continue
+            known.add(job.folder)
+            # A relative path, so that the folder of all runs can be moved.
+            folder = os.path.relpath(job.folder, self.sweep.folder)
+            self._entries[len(self.sweep.jobs)] = {
+                "folder": folder,
+                "point": plain(job.point),
+                "state": "finished" if self._finished(job) else "waiting",
+                "reason": None,
+                "seconds": self._others.pop(folder, {}).get("seconds", 0.0),
+            }
+            self.sweep = dataclasses.replace(self.sweep, jobs=(*self.sweep.jobs, job))
+
     def unfinished(self) -> list[SweepJob]:
         """The jobs that are left to do."""
-        return [job for job in self.sweep.jobs if self.entry(job)["state"] != "finished"]
+        done = ("finished", "pruned")
+        return [job for job in self.sweep.jobs if self.entry(job)["state"] not in done]
+
+    def pick(self) -> None:
+        """Pick the best values by validation, and add the runs of all tasks with them."""
+        experiment = self.sweep.experiment
+        keys, tasks = experiment.searched, experiment.search and experiment.search.tasks
+        trials = [
+            Trial(job.point, validation_of(job))
+            for job in self.sweep.jobs
+            if tasks is None or FIRST_TASKS in job.point
+        ]
+        self.picks = pick_best(trials, keys)
+        for pick in self.picks:
+            points = [
+                {**{k: v for k, v in point.items() if k not in keys}, **pick.values}
+                for point in experiment.points()
+                if cell_of(point, keys) == pick.cell
+            ]
+            self.add(*(self.sweep.job(point) for point in points))
+
+    def is_pick(self, job: SweepJob) -> bool:
+        """Whether a job's test accuracy counts: not if its values were tried and not picked."""
+        if self.sweep.experiment.search is None:
+            return True
+        return any(pick.is_of(job.point, self.sweep.experiment.searched) for pick in self.picks)
 
     def set(self, job: SweepJob, state: JobState, reason: str | None = None) -> None:
         """Change the state of a job, and write the file."""
@@ -78,13 +121,27 @@ class SweepRecord:
             "scale": self.sweep.scale,
             "settings": plain(self.sweep.changes),
             "seconds": self._seconds_before + time.monotonic() - self._start,
-            "runs": [*self._entries.values(), *self._others],
+            "runs": [*self._entries.values(), *self._others.values()],
             "left_out": self._left_out,
+            **self._search(),
         }
+
+    def _search(self) -> dict[str, Any]:
+        if (search := self.sweep.experiment.search) is None:
+            return {}
+        picks = [plain(dataclasses.asdict(pick)) for pick in self.picks]
+        keys = list(self.sweep.experiment.searched)
+        return {"search": {"keys": keys, "tasks": search.tasks, "picks": picks}}
 
     def entry(self, job: SweepJob) -> Mapping[str, Any]:
         """The state, reason and seconds of a job."""
         return self._entries[self.sweep.jobs.index(job)]
+
+
+def validation_of(job: SweepJob) -> float | None:
+    """The average incremental accuracy of a finished run on validation images."""
+    held = (read_result(job.folder) or {}).get("validation") or {}
+    return held.get("average_incremental_accuracy")
 
 
 @contextmanager
@@ -126,6 +183,10 @@ class JobQueue:
                 self._training.add(job.shares)
         return job
 
+    def add(self, job: SweepJob) -> None:
+        """Add a job at the end."""
+        self.waiting.append(job)
+
     def note(self, job: SweepJob, event: JobEvent) -> None:
         """Update the queue after an event of a job."""
         ended = isinstance(event, get_args(JobEnd))
@@ -145,6 +206,19 @@ class _WorkerPool(Protocol):
     def start(self, job: Any) -> object: ...
     def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]: ...
     def stop(self) -> None: ...
+    def stop_job(self, job: Any) -> None: ...
+
+
+class JobSource:
+    """Proposes jobs while others run, and says which are hopeless. This one proposes none."""
+
+    def propose(self) -> SweepJob | None:
+        """A further job to run; None if there is none now."""
+        return None
+
+    def hopeless(self, job: SweepJob, event: JobEvent) -> bool:
+        """Whether a job need not go on after an event."""
+        return False
 
 
 class SweepObserver:
@@ -164,29 +238,74 @@ class SweepObserver:
 def carry_out(record: SweepRecord, pool: _WorkerPool, observer: SweepObserver) -> bool:
     """Run the unfinished jobs of a sweep, and record how each ended.
 
+    A search comes first; then the picked values run through all tasks, where trials didn't.
+
     Returns:
         False if the observer stopped it.
     """
-    queue, stopping = JobQueue(record.unfinished()), False
-    while queue.running or (queue.waiting and not stopping):
-        if not stopping and observer.stop():
-            stopping = True
-            pool.stop()
-        while not stopping and pool.free and (job := queue.next()):
-            record.set(job, "running")
-            observer.job_started(job)
-            pool.start(job)
-        for job, event in pool.events(0.2):
-            queue.note(job, event)
-            _record_end(record, job, event, stopping)
-            observer.job_event(job, event)
+    search = record.sweep.experiment.search
+    if search is not None and search.kind == "optuna":
+        from densekd.sweeps.optuna_trials import OptunaTrials
+
+        with closing(OptunaTrials(record, search)) as trials:
+            went_on = _Jobs(record, pool, observer, trials).do()
+    else:
+        went_on = _Jobs(record, pool, observer, JobSource()).do()
+    if went_on and search is not None:
+        record.pick()
+        went_on = _Jobs(record, pool, observer, JobSource()).do()
     record.write()
-    return not stopping
+    return went_on
 
 
-def _record_end(record: SweepRecord, job: SweepJob, event: JobEvent, stopping: bool) -> None:
+class _Jobs:
+    """The jobs of a sweep while they are done."""
+
+    def __init__(
+        self, record: SweepRecord, pool: _WorkerPool, observer: SweepObserver, source: JobSource
+    ) -> None:
+        self.record, self.pool, self.observer, self.source = record, pool, observer, source
+        # A job that failed in this call is tried again in the next.
+        left = [job for job in record.unfinished() if record.entry(job)["state"] != "failed"]
+        self.queue, self.stopping, self.pruned = JobQueue(left), False, set[Path]()
+
+    def do(self) -> bool:
+        """Do all; False if the observer stopped it."""
+        while True:
+            if not self.stopping and self.observer.stop():
+                self.stopping = True
+                self.pool.stop()
+            while not self.stopping and self.pool.free and (job := self._next()):
+                self.record.set(job, "running")
+                self.observer.job_started(job)
+                self.pool.start(job)
+            if not self.queue.running and (self.stopping or not self.queue.waiting):
+                return not self.stopping
+            for job, event in self.pool.events(0.2):
+                self._note(job, event)
+
+    def _next(self) -> SweepJob | None:
+        if not self.queue.waiting and (job := self.source.propose()) is not None:
+            self.record.add(job)
+            self.queue.add(job)
+        return self.queue.next()
+
+    def _note(self, job: SweepJob, event: JobEvent) -> None:
+        self.queue.note(job, event)
+        if self.source.hopeless(job, event) and job.folder not in self.pruned:
+            self.pruned.add(job.folder)
+            self.pool.stop_job(job)
+        _record_end(self.record, job, event, self.stopping, job.folder in self.pruned)
+        self.observer.job_event(job, event)
+
+
+def _record_end(
+    record: SweepRecord, job: SweepJob, event: JobEvent, stopping: bool, pruned: bool
+) -> None:
     if isinstance(event, JobDone):
         record.set(job, "finished")
+    elif isinstance(event, JobStopped) and pruned:
+        record.set(job, "pruned", PRUNED)
     elif isinstance(event, JobStopped) and stopping:
         record.set(job, "waiting")
     elif isinstance(event, JobStopped):

@@ -45,6 +45,7 @@ class JobReporter(RunObserver):
         self.config, self.channel = config, channel
         self.tasks: Sequence[Task] = ()
         self.loads = False
+        self.scores: list[float] = []
         self.estimate = Estimate([])
 
     def loading(self, done: int, total: int) -> None:
@@ -58,6 +59,11 @@ class JobReporter(RunObserver):
         self.tasks = tasks
         self.estimate = Estimate(self.config.workload(tasks))
         self._send("begins", done, shared=done > 0)
+
+    def resumed(self, records: Sequence[StepRecord]) -> None:
+        """Take the accuracies of tasks that were learned in earlier calls."""
+        self._score(records)
+        self._send("begins", len(records), shared=True, scored=True)
 
     def training(self, number: int, classes: Sequence[str]) -> None:
         """Report which task begins."""
@@ -78,7 +84,8 @@ class JobReporter(RunObserver):
 
     def evaluated(self, record: StepRecord) -> None:
         """Report that a task is learned; after the first, other jobs can use the base."""
-        self._send(self._task(record.number), record.number + 1, shared=True)
+        self._score([record])
+        self._send(self._task(record.number), record.number + 1, shared=True, scored=True)
 
     def measuring(self, done: int, total: int) -> None:
         """Report that the run is over and its flatness is measured."""
@@ -88,8 +95,12 @@ class JobReporter(RunObserver):
         """Whether to save and stop."""
         return self.channel.stop()
 
-    def _send(self, doing: str, tasks: int, *, shared: bool) -> None:
-        self.channel.send(JobProgress(doing, self.estimate.share_before(tasks), shared=shared))
+    def _score(self, records: Sequence[StepRecord]) -> None:
+        self.scores += [x.validation.accuracy for x in records if x.validation is not None]
+
+    def _send(self, doing: str, tasks: int, *, shared: bool, scored: bool = False) -> None:
+        share, scores = self.estimate.share_before(tasks), tuple(self.scores) if scored else ()
+        self.channel.send(JobProgress(doing, share, shared=shared, scores=scores))
 
     def _task(self, number: int) -> str:
         return f"task {number + 1}/{len(self.tasks)}"

@@ -28,9 +28,12 @@ def test_the_desk_gives_each_news_once_and_in_order() -> None:
     mailbox.send("b", JobDone())
     assert mailbox.take() == [("a", JobProgress("begins")), ("b", JobDone())]
     assert mailbox.take() == []
-    assert not mailbox.stopping()
+    assert not mailbox.stopping("a")
+    mailbox.ask_to_stop("a")
+    assert mailbox.stopping("a")
+    assert not mailbox.stopping("b")
     mailbox.ask_to_stop()
-    assert mailbox.stopping()
+    assert mailbox.stopping("b")
 
 
 def test_paths_mean_the_same_to_all_workers(

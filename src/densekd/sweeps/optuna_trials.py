@@ -1,0 +1,169 @@
+"""Trials that Optuna proposes; its study is in SQLite in the sweep's folder, so that it resumes."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from densekd.config.settings_tree import digest, plain
+from densekd.jobs.events import JobDone, JobEvent, JobProgress, JobStopped
+from densekd.seeds import Seeds
+from densekd.sweeps.experiment_file import label
+from densekd.sweeps.jobs import SweepJob, trial_point
+from densekd.sweeps.pick import cell_of
+from densekd.sweeps.search import Parameter, Search
+from densekd.sweeps.sweep import PRUNED, JobSource, SweepRecord, validation_of
+
+
+class OptunaTrials(JobSource):
+    """A study for each cell of the table, with the first seed and class order of its grid.
+
+    The trials of earlier calls are added to the record; those that were running go on. A trial
+    that failed stays open in the study, so that the next call tries it again.
+    """
+
+    def __init__(self, record: SweepRecord, search: Search) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.record, self.search = record, search
+        file = (record.sweep.folder / "study.db").absolute()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
+        impossible = [cell_of(e.point, search.parameters) for e in record.sweep.impossible]
+        cells: dict[str, Mapping[str, Any]] = {}
+        for point in record.sweep.experiment.points():
+            if (cell := cell_of(point, search.parameters)) not in impossible:
+                cells.setdefault(label(cell), point)
+        self._studies = [_Study(self._storage, search, point) for point in cells.values()]
+        self._open: dict[Path, tuple[_Study, int]] = {}  # trials that haven't ended, by folder
+        self._given_up: set[Path] = set()
+        for study in self._studies:
+            for trial in study.trials:
+                self._restore(study, trial)
+
+    def propose(self) -> SweepJob | None:
+        """Ask the study with the fewest trials for one more."""
+        while True:
+            study = min(self._studies, key=lambda each: len(each.trials))
+            if len(study.trials) >= self.search.trials:
+                return None
+            number, values = study.ask()
+            job = self._job(study, values)
+            if not self._known(job):
+                self._open[job.folder] = study, number
+                return job
+            # It has the values of an earlier trial; end it with that one's result, if it has one.
+            study.tell(number, validation_of(job))
+
+    def hopeless(self, job: SweepJob, event: JobEvent) -> bool:
+        """Tell the study how a trial goes; True if its pruner gives it up."""
+        if job.folder not in self._open:
+            return False
+        study, number = self._open[job.folder]
+        if isinstance(event, JobDone):
+            study.tell(number, validation_of(job))
+            del self._open[job.folder]
+        elif isinstance(event, JobStopped) and job.folder in self._given_up:
+            study.tell(number, None)
+            del self._open[job.folder]
+        elif isinstance(event, JobProgress) and study.gives_up(number, event.scores):
+            self._given_up.add(job.folder)
+            return True
+        return False
+
+    def close(self) -> None:
+        """Close the database."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def _job(self, study: "_Study", values: Mapping[str, Any]) -> SweepJob:
+        return self.record.sweep.job({**trial_point(self.search, study.point), **values})
+
+    def _restore(self, study: "_Study", trial: FrozenTrial) -> None:
+        """Add the job of an earlier call's trial to the record."""
+        job = self._job(study, trial.params)
+        if self._known(job):
+            if trial.state == TrialState.RUNNING:
+                study.tell(trial.number, validation_of(job))
+            return
+        self.record.add(job)
+        if trial.state == TrialState.PRUNED:
+            self.record.set(job, "pruned", PRUNED)
+        elif trial.state == TrialState.RUNNING:
+            self._open[job.folder] = study, trial.number
+            if self.record.entry(job)["state"] == "finished":  # but the study wasn't told
+                self.hopeless(job, JobDone())
+
+    def _known(self, job: SweepJob) -> bool:
+        return job.folder in {other.folder for other in self.record.sweep.jobs}
+
+
+class _Study:
+    """Optuna's study of one cell."""
+
+    def __init__(
+        self, storage: optuna.storages.RDBStorage, search: Search, point: Mapping[str, Any]
+    ) -> None:
+        self.search, self.point = search, point
+        self._space = {k: _distribution(k, p) for k, p in search.parameters.items()}
+        cell = cell_of(point, search.parameters)
+        # Other ranges or fewer tasks make another study: their values can't be compared.
+        space = {key: vars(parameter) for key, parameter in search.parameters.items()}
+        tells = digest(plain({"space": space, "tasks": search.tasks, "seed": search.seed}))
+        self._study = optuna.create_study(
+            storage=storage,
+            study_name=f"{label(cell)} ({tells})",
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=search.prune_after),
+            load_if_exists=True,
+        )
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def ask(self) -> tuple[int, dict[str, Any]]:
+        """The number and the values of a new trial."""
+        # A sampler whose seed is the trial's number, so that a resumed study goes on as the same.
+        place = Seeds(self.search.seed).at(self._study.study_name, len(self.trials))
+        seed = place.number("search") % 2**32
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        trial = self._study.ask(self._space)
+        return trial.number, trial.params
+
+    def tell(self, number: int, value: float | None) -> None:
+        """End a trial; without a value it counts as pruned."""
+        state = TrialState.PRUNED if value is None else TrialState.COMPLETE
+        self._study.tell(number, value, state=state)
+
+    def gives_up(self, number: int, scores: tuple[float, ...]) -> bool:
+        """Report the accuracies after each task so far; whether they are below the median."""
+        if not scores:
+            return False
+        frozen = self.trials[number]
+        trial = optuna.trial.Trial(self._study, frozen._trial_id)
+        # The pruner compares a trial's best value so far, and accuracies fall from task to task; a
+        # sum of them rises, and compares like their mean.
+        for step, total in enumerate(itertools.accumulate(scores)):
+            if step not in frozen.intermediate_values:
+                trial.report(total, step)
+        return trial.should_prune()
+
+
+def _distribution(key: str, parameter: Parameter) -> BaseDistribution:
+    if parameter.values:
+        kinds = (str, int, float, bool)
+        if not all(isinstance(value, kinds) for value in parameter.values):
+            raise ValueError(f"search.parameters.{key}: Optuna takes numbers and texts, no lists.")
+        return CategoricalDistribution(parameter.values)
+    if parameter.whole:
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log)
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.log)

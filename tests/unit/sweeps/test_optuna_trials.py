@@ -1,0 +1,182 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from densekd.sweeps.experiment_file import Experiment
+from densekd.sweeps.jobs import plan
+from densekd.sweeps.search import Parameter, Search
+from densekd.sweeps.sweep import SweepObserver, SweepRecord, carry_out, sweep_folder
+
+from support.scripted_pool import Script, ScriptedPool, has_result
+
+pytest.importorskip("optuna")
+
+KEY = "method.options.temperature"
+SEARCH = Search("optuna", {KEY: Parameter(low=0.5, high=8.0, log=True)}, trials=8, seed=1)
+MINE = Experiment(
+    name="mine",
+    title="Mine",
+    about="About.",
+    kind="runs",
+    measure="average_incremental_accuracy",
+    settings={"data": {"validation": 0.2}},
+    grid={"method.name": ("gkd", "rdkd"), "scenario.steps": (5,), "seed": (1, 2)},
+    skip=(),
+    rows="method.name",
+    columns="scenario.steps",
+    figures=(),
+    targets=(),
+    search=SEARCH,
+)
+TEXT = """
+title = "Mine"
+about = "About."
+settings.data.validation = 0.2
+grid = { "method.name" = ["gkd", "rdkd"], "scenario.steps" = [5], seed = [1, 2] }
+table = { rows = "method.name", columns = "scenario.steps" }
+"""
+
+
+def experiment(**changes: Any) -> Experiment:
+    return dataclasses.replace(MINE, search=dataclasses.replace(SEARCH, **changes))
+
+
+def script(point: Any) -> tuple[list[float], float]:
+    """Accuracies fall from task to task; the best temperature is 3."""
+    start = 0.9 - abs(point[KEY] - 3) / 20
+    return [start - 0.05 * task for task in range(point.get("scenario.first", 6))], 0.5
+
+
+def sweep(
+    out: Path, made: Experiment = MINE, script: Script = script, stop_after: int | None = None
+) -> tuple[SweepRecord, ScriptedPool]:
+    planned, pool = plan(made, out), ScriptedPool(script, stop_after)
+    assert planned.jobs == ()
+    with sweep_folder(planned, TEXT):
+        record = SweepRecord(planned, has_result)
+        assert carry_out(record, pool, SweepObserver())
+    return record, pool
+
+
+def studies(folder: Path) -> dict[str, list[Any]]:
+    import optuna
+
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder}/study.db")
+    found = {
+        name: optuna.load_study(study_name=name, storage=storage).trials
+        for name in optuna.get_all_study_names(storage)
+    }
+    storage.remove_session()
+    storage.engine.dispose()
+    return found
+
+
+def values(record: SweepRecord, state: str | None = None) -> list[float]:
+    jobs = [j for j in record.sweep.jobs if state in (None, record.entry(j)["state"])]
+    return [job.point[KEY] for job in jobs]
+
+
+@pytest.mark.slow
+def test_a_study_for_each_cell_and_the_pick_for_all_seeds(tmp_path: Path) -> None:
+    record, _ = sweep(tmp_path, experiment(prune_after=99))
+    found = studies(record.sweep.folder)
+    assert [name.partition(" (")[0] for name in found] == ["gkd steps=5", "rdkd steps=5"]
+    for trials in found.values():
+        assert [trial.number for trial in trials] == list(range(8))
+        assert {trial.state.name for trial in trials} == {"COMPLETE"}
+        assert all(0.5 <= trial.params[KEY] <= 8 for trial in trials)
+    assert [pick.trials for pick in record.picks] == [8, 8]
+    for pick, trials in zip(record.picks, found.values(), strict=True):
+        assert pick.values[KEY] == max(trials, key=lambda trial: trial.value).params[KEY]
+        assert pick.values[KEY] == pytest.approx(3, abs=2)
+    # Trials have the first seed; the other one is added for the picks.
+    assert [job.point["seed"] for job in record.sweep.jobs] == [1] * 16 + [2] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_after", [0, 3, 8])
+def test_a_killed_sweep_goes_on_with_the_same_study(stop_after: int, tmp_path: Path) -> None:
+    whole, _ = sweep(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path / "killed", stop_after=stop_after)
+    resumed, pool = sweep(tmp_path / "killed")
+    assert sorted(values(resumed)) == sorted(values(whole))
+    assert resumed.picks == whole.picks
+    assert sorted(values(resumed, "pruned")) == sorted(values(whole, "pruned"))
+    # Nothing is trained twice, and no trial is asked for twice.
+    for trials in studies(resumed.sweep.folder).values():
+        assert [trial.number for trial in trials] == list(range(8))
+        assert len({trial.params[KEY] for trial in trials}) == 8
+        assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}
+    assert len(pool.done) == len(values(whole, "finished")) - stop_after
+    again, idle = sweep(tmp_path / "killed")
+    assert idle.started == []
+    assert again.picks == whole.picks
+
+
+def test_a_hopeless_trial_is_stopped_and_recorded_as_pruned(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def worse(point: Any) -> tuple[list[float], float]:
+        """The first three are equal, later ones worse after the base task."""
+        seen.append(point[KEY])
+        rest = 0.8 if len(dict.fromkeys(seen)) <= 3 else 0.2
+        return [0.9, *[rest] * 5], 0.5
+
+    one = dataclasses.replace(experiment(prune_after=3, trials=5), grid={**MINE.grid})
+    one = one.with_axes(["method.name=gkd", "seed=1"])
+    record, pool = sweep(tmp_path, one, worse)
+    states = [record.entry(job)["state"] for job in record.sweep.jobs]
+    assert states == ["finished"] * 3 + ["pruned"] * 2
+    assert "below the median" in record.entry(record.sweep.jobs[3])["reason"]
+    assert len(pool.done) == 3
+    ((name, trials),) = studies(record.sweep.folder).items()
+    assert name.startswith("gkd steps=5")
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3 + ["PRUNED"] * 2
+    # Equal after the base task, given up after the next: sums, because accuracies fall.
+    assert trials[3].intermediate_values == pytest.approx({0: 0.9, 1: 1.1})
+    assert record.picks[0].trials == 5
+
+
+def test_a_failed_trial_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
+    one = experiment(trials=3).with_axes(["method.name=gkd", "seed=1"])
+    first, _ = sweep(tmp_path, one, lambda point: ([], 0.0))
+    assert [first.entry(job)["state"] for job in first.sweep.jobs] == ["failed"] * 3
+    assert first.picks == []
+    second, pool = sweep(tmp_path, one)
+    assert values(second) == values(first)
+    assert len(pool.done) == 3
+
+
+def test_values_of_an_earlier_trial_cost_nothing(tmp_path: Path) -> None:
+    few = {KEY: Parameter((1.0, 2.0))}
+    one = experiment(trials=6, parameters=few).with_axes(["method.name=gkd", "seed=1"])
+    record, pool = sweep(tmp_path, one)
+    assert sorted(values(record)) == [1.0, 2.0]
+    assert len(pool.started) == 2
+    ((_, trials),) = studies(record.sweep.folder).items()
+    assert len(trials) == 6
+    assert record.picks[0].values == {KEY: 2.0}
+
+
+def test_the_first_tasks_choose_and_the_pick_learns_all(tmp_path: Path) -> None:
+    one = experiment(trials=3, tasks=2).with_axes(["method.name=gkd"])
+    record, _ = sweep(tmp_path, one)
+    firsts = [job.point.get("scenario.first") for job in record.sweep.jobs]
+    assert firsts == [2, 2, 2, None, None]
+    assert [job.point["seed"] for job in record.sweep.jobs] == [1, 1, 1, 1, 2]
+
+
+def test_what_optuna_cannot_take_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = experiment(parameters={"training.base.milestones": Parameter(([1], [2]))})
+    decay = {"training": {"base": {"decay": "milestones"}}}
+    lists = dataclasses.replace(lists, settings={**MINE.settings, **decay})
+    with pytest.raises(ValueError, match="Optuna takes numbers and texts, no lists"):
+        carry_out(
+            SweepRecord(plan(lists, tmp_path), has_result), ScriptedPool(script), SweepObserver()
+        )
+    monkeypatch.setattr("densekd.sweeps.jobs.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'densekd\[optuna\]'"):
+        plan(MINE, tmp_path)
