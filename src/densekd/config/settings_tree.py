@@ -93,17 +93,16 @@ def _epochs(text: str) -> int | float:
         if number.endswith("x"):
             return float(number[:-1])
         value = float(number)
-        whole = int(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise ValueError(
             f"epochs must be a number such as 10, or a share such as 0.3 or 30%, not {text!r}."
         ) from None
-    if value > 1 and value != whole:
+    if value > 1 and not value.is_integer():
         raise ValueError(
             f"epochs must be a whole number from 1 on, not {text}; as a share of all epochs, write "
             f"{text}x."
         )
-    return whole if value == whole else value
+    return int(value) if value.is_integer() else value
 
 
 def _is_complete(tree: Mapping[str, Any]) -> bool:
