@@ -271,7 +271,7 @@ class Learner:
         if change_method:
             self.memory.shrink()
         for slot, term in self.terms.items():
-            if fits_term(slot, term, self.method, state.facts):
+            if not change_method or fits_term(slot, term, self.method, state.facts):
                 term.load_state_dict(select_prefix(state.tensors, f"term.{slot}."))
         self.classes = tuple(state.facts["classes"])
 
