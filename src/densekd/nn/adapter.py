@@ -29,7 +29,12 @@ class BackboneAdapter(nn.Module):
     ) -> None:
         super().__init__()
         self.module = module
-        self.width = _try(self, size or _TRIAL).shape[1] if width is None else width
+        self.finds_width = width is None
+        self.width = self.width_at(size) if width is None else width
+
+    def width_at(self, size: tuple[int, int] | None = None) -> int:
+        """The number of features for images of a size; raises ValueError if it can't take them."""
+        return _try(self, size or _TRIAL).shape[1]
 
     def forward(self, images: Tensor) -> Features:
         """``[B, 3, H, W]`` to pooled features ``[B, D]``, and the map if there is one."""
@@ -55,6 +60,18 @@ def as_backbone(module: Any, size: tuple[int, int] | None = None) -> Backbone:
         backbone: Backbone = module  # type: ignore[assignment]
         return backbone
     return BackboneAdapter(module, size=size)
+
+
+def as_lazy_backbone(module: Any) -> Backbone:
+    """Return a backbone whose width is 0 if it can only be found at the size of the images."""
+    try:
+        return as_backbone(module)
+    except ValueError:
+        if not isinstance(module, nn.Module):
+            raise
+    backbone = BackboneAdapter(module, width=0)
+    backbone.finds_width = True
+    return backbone
 
 
 def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) -> Backbone:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from densekd.data.augment import Augment
-from densekd.data.dataset import Images
+from densekd.data.dataset import Images, image_shape
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.methods.method import Method
+from densekd.nn.adapter import BackboneAdapter
 from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network
 from densekd.seeds import Seeds
@@ -118,6 +119,9 @@ class Learner:
         """
         self._check(task)
         self._infer_augment(task.train.images)
+        backbone = self.network.backbone
+        if not self.classes and isinstance(backbone, BackboneAdapter) and backbone.finds_width:
+            self._set_width(backbone.width_at(image_shape(task.train.images)))
         training = TaskTraining(
             task, self.method, self.memory, self.settings, self.network, external_teacher
         )
@@ -263,6 +267,8 @@ class Learner:
         check_successor(self.method, state.facts)
         # Don't change the module that the user gave.
         self.network = copy.deepcopy(self.network)
+        if state.facts["sizes"]:
+            self._set_width(state.tensors["network.classifier.blocks.0"].shape[1])
         for size in state.facts["sizes"]:
             self.network.grow(size)
         self.settings.engine.place(self.network)
@@ -301,6 +307,14 @@ class Learner:
 
     def _set_augment(self, augment: Augment) -> None:
         self.settings = replace(self.settings, augment=augment.to(self.settings.engine.device))
+
+    def _set_width(self, width: int) -> None:
+        """Set the number of features that a module of one's own has for the images in use."""
+        backbone = self.network.backbone
+        if isinstance(backbone, BackboneAdapter) and backbone.width != width:
+            backbone.width = width
+            self.network = Network(backbone, HEADS[self.method.head](width))
+            self.settings.engine.place(self.network)
 
     def _grow(self, task: Task, seeds: Seeds) -> Network:
         """A copy of the network with outputs for the new classes: the network to train."""

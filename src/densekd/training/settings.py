@@ -20,7 +20,7 @@ from densekd.methods.defaults import default_lambda, method_defaults
 from densekd.methods.method import DataKind, Method
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
-from densekd.nn.adapter import as_backbone
+from densekd.nn.adapter import as_lazy_backbone
 from densekd.nn.network import Backbone, own_statistics
 from densekd.nn.registry import make_backbone
 from densekd.seeds import Seeds
@@ -90,7 +90,7 @@ class LearnerSpec:
         """The backbone; a named one draws its weights from the seed."""
         if isinstance(self.backbone, str):
             return draw_backbone(self.backbone, self.settings.seed)
-        return as_backbone(self.backbone)
+        return as_lazy_backbone(self.backbone)
 
     def make_method(self) -> Method:
         """The method; a named one has the defaults for small images."""

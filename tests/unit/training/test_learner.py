@@ -27,7 +27,7 @@ from densekd.training.loop import Diverged
 
 import reference
 from support.datasets import dataset
-from support.tiny_learners import TinyBackbone, same_state
+from support.tiny_learners import STEPS_OF_TWO, TinyBackbone, same_state, tiny_settings
 
 SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
 ENGINE = Engine("cpu", precision="32")
@@ -379,3 +379,30 @@ def test_checkpoints_of_another_task_are_refused(tmp_path: Path) -> None:
     each.learn(SCENARIO[0], checkpoints=checkpoints)
     with pytest.raises(ValueError, match="of task 1, not of task 2"):
         each.learn(SCENARIO[1], checkpoints=checkpoints)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 6)),  # takes 8 x 8 pixels only
+        nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten()),  # has more features for larger images
+    ],
+)
+def test_the_width_of_a_module_is_found_at_the_size_of_the_images(
+    module: nn.Module, tmp_path: Path
+) -> None:
+    method = make_method("rdkd", DenseOptions(), SCHEDULES)
+    learner = Learner(module, method, 2, tiny_settings())
+    for task in STEPS_OF_TWO[:2]:
+        learner.learn(task)
+    learner.save(tmp_path)
+    loaded = Learner.load(tmp_path, module, method, settings=tiny_settings())
+    images = STEPS_OF_TWO[0].test.images
+    assert torch.equal(loaded.logits(images), learner.logits(images))
+    loaded.learn(STEPS_OF_TWO[2])
+
+
+def test_a_module_that_cannot_take_the_images_is_refused_at_the_first_task() -> None:
+    learner = Learner(nn.Linear(5, 2), make_method("rdkd", DenseOptions(), SCHEDULES))
+    with pytest.raises(ValueError, match="can't take images of 8 x 8 pixels"):
+        learner.learn(STEPS_OF_TWO[0])
