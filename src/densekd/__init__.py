@@ -1,9 +1,31 @@
-"""densekd: networks that learn new classes and keep the old ones, by dense distillation."""
+"""densekd: networks that learn new classes and keep the old ones, by dense distillation.
+
+Benchmarks, as the commands of the same names do them:
+    `run`, `Result`, `load_run`, `RunObserver`, `Stopped`
+
+Your own model, taught from photos:
+    `teach`, `Model`
+
+Learners and what they are made of:
+    `Learner`, `Settings`, `Method`, `MethodSpec`, `make_method`, `DenseOptions`, `Phase`,
+    `Schedule`, `Schedules`, `Term`, `CrossEntropy`, `Distil`, `Step`, `ExemplarMemory`, `Features`,
+    `StepOutputs`
+
+Data and tasks:
+    `load`, `as_dataset`, `Dataset`, `Scenario`, `Task`
+
+The loss alone, for a training loop of your own:
+    `DenseDistillation`, `AdaptiveWeights`, `TaskPool`
+
+docs/python.md shows them at work; ``help(densekd.run)`` has the details of each.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from densekd.api import run as run
+    from densekd.api import teach as teach
     from densekd.data.convert import as_dataset as as_dataset
     from densekd.data.dataset import Dataset as Dataset
     from densekd.data.memory import ExemplarMemory as ExemplarMemory
@@ -20,11 +42,16 @@ if TYPE_CHECKING:
     from densekd.methods.schedule import Schedule as Schedule
     from densekd.methods.schedule import Schedules as Schedules
     from densekd.methods.terms import CrossEntropy as CrossEntropy
+    from densekd.methods.terms import Distil as Distil
     from densekd.methods.terms import Step as Step
     from densekd.methods.terms import Term as Term
+    from densekd.model.model import Model as Model
     from densekd.nn.network import Features as Features
     from densekd.pool import TaskPool as TaskPool
     from densekd.runs.loaded import load_run as load_run
+    from densekd.runs.observer import RunObserver as RunObserver
+    from densekd.runs.result import Result as Result
+    from densekd.training.callbacks import Stopped as Stopped
     from densekd.training.learner import Learner as Learner
     from densekd.training.own_metrics import StepOutputs as StepOutputs
     from densekd.training.settings import Settings as Settings
@@ -37,18 +64,23 @@ _MODULES = {
     "Dataset": "densekd.data.dataset",
     "DenseDistillation": "densekd.losses.distill",
     "DenseOptions": "densekd.methods.paper",
+    "Distil": "densekd.methods.terms",
     "ExemplarMemory": "densekd.data.memory",
     "Features": "densekd.nn.network",
     "Learner": "densekd.training.learner",
     "Method": "densekd.methods.method",
     "MethodSpec": "densekd.methods.method",
+    "Model": "densekd.model.model",
     "Phase": "densekd.methods.method",
+    "Result": "densekd.runs.result",
+    "RunObserver": "densekd.runs.observer",
     "Scenario": "densekd.data.scenario",
     "Schedule": "densekd.methods.schedule",
     "Schedules": "densekd.methods.schedule",
     "Settings": "densekd.training.settings",
     "Step": "densekd.methods.terms",
     "StepOutputs": "densekd.training.own_metrics",
+    "Stopped": "densekd.training.callbacks",
     "Task": "densekd.data.scenario",
     "TaskPool": "densekd.pool",
     "Term": "densekd.methods.terms",
@@ -56,6 +88,8 @@ _MODULES = {
     "load": "densekd.data.sources",
     "load_run": "densekd.runs.loaded",
     "make_method": "densekd.methods.registry",
+    "run": "densekd.api",
+    "teach": "densekd.api",
 }
 __all__ = [*_MODULES]
 __version__ = "0.1.0"
@@ -65,3 +99,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'densekd' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

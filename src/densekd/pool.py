@@ -21,6 +21,12 @@ class TaskPool:
 
     A group is a boolean mask over tasks. The pool stores only the tasks' sizes, never its groups,
     so it can have 60 tasks with 2^60 - 1 groups.
+
+    Example:
+        >>> from densekd import TaskPool
+        >>> pool = TaskPool([50, 10, 10])
+        >>> pool.count, pool.classes
+        (7, 70)
     """
 
     sizes: tuple[int, ...]  # the number of classes of each learned task, in learning order

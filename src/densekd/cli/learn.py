@@ -16,7 +16,7 @@ from densekd.display import output
 if TYPE_CHECKING:
     from densekd.model.finetune import Finetuned, FinetuneOptions
     from densekd.model.options import TeachOptions
-    from densekd.model.request import Plan, TeachObserver
+    from densekd.model.request import Plan
     from densekd.model.store import Update
 
 # At most this many classes are listed as learned least or forgotten most.
@@ -71,7 +71,7 @@ class LearnOptions:
     ] = False
 
     def given(self) -> "TeachOptions":
-        """The same, as `teach` takes it."""
+        """The same, as `densekd.teach` takes it."""
         from densekd.model.options import TeachOptions
 
         return TeachOptions(
@@ -125,12 +125,11 @@ def learn_command(
 
     The model stays as it is until the update is finished.
     """
-    from densekd.display.learn_progress import learn_display
     from densekd.files import to_json
 
     console = output.console(stderr=json)
-    with resumable() as interrupts, learn_display(interrupts, quiet=quiet) as observer:
-        results = list(_results(options, model, folder, dry_run, observer))
+    with resumable():
+        results = list(_results(options, model, folder, dry_run, quiet))
     if json:
         typer.echo(to_json(asdict(results[-1])), nl=False)
     for result in results:
@@ -142,22 +141,29 @@ def _results(
     model: Path,
     folder: Path | None,
     dry_run: bool,
-    observer: "TeachObserver",
+    quiet: bool,
 ) -> Iterator["Plan | Update | Finetuned"]:
     """Teach, or only plan it, and fine-tune, as far as that was asked for."""
-    from densekd.model.teach import preview, teach_model
+    from densekd.api import teach
+    from densekd.display.learn_progress import learn_display
 
     given, finetuning, began = options.given(), options.finetuning(), time.monotonic()
     if folder is None and finetuning is None:
         raise ValueError("Give a folder of images to learn from after the model, or --finetune.")
     if finetuning is not None and dry_run:
         raise ValueError("--dry-run shows what a folder would teach; leave out --finetune.")
-    if folder is not None:
-        yield (preview if dry_run else teach_model)(model, folder, given, observer)
+    if folder is not None and dry_run:
+        from densekd.model.teach import preview
+
+        with learn_display(quiet=quiet) as observer:
+            yield preview(model, folder, given, observer)
+    elif folder is not None:
+        yield teach(model, folder, given, quiet=quiet)
     if finetuning is not None:
         from densekd.model.finetune import finetune_model
 
-        yield finetune_model(model, finetuning, observer, began)
+        with learn_display(quiet=quiet) as observer:
+            yield finetune_model(model, finetuning, observer, began)
 
 
 def _show(result: "Plan | Update | Finetuned", model: Path, console: Console) -> None:

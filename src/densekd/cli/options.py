@@ -96,7 +96,7 @@ DATA_KEYS = {"data": "data.source", "data_dir": "data.dir"}
 
 def given_settings(options: object, keys: Mapping[str, str]) -> dict[str, Any]:
     """The settings that were given by options, as a tree; ``keys`` has the setting of each."""
-    from densekd.sweeps.experiment_file import nested
+    from densekd.config.settings_tree import nested
 
     given = {key: getattr(options, name) for name, key in keys.items()}
     return nested({key: value for key, value in given.items() if value is not None})

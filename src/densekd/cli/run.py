@@ -22,23 +22,6 @@ if TYPE_CHECKING:
 config_app = typer.Typer(no_args_is_help=True, help="Show and check the settings of a run.")
 _task = partial(option, panel="Tasks")
 _training = partial(option, panel=options.TRAINING)
-# The setting that each option stands for.
-_KEYS = {
-    **options.DATA_KEYS,
-    "image_size": "data.image_size",
-    "validation": "data.validation",
-    "test_per_class": "data.test_per_class",
-    **{
-        name: f"scenario.{name}"
-        for name in ("steps", "base", "increment", "equal", "order", "tasks")
-    },
-    "method": "method.name",
-    "memory": "memory.per_class",
-    "memory_total": "memory.total",
-    "devices": "engine.devices",
-    **{name: name for name in ("network", "epochs", "seed", "start", "keep_steps")},
-    "metric": "metrics",
-}
 
 
 @dataclass(frozen=True)
@@ -91,10 +74,11 @@ class SettingOptions:
     network: Annotated[
         str | None, _training("Backbone, such as resnet32, hf:NAME_OR_PATH or mine.py:tiny.")
     ] = None
-    metric: Annotated[
+    metrics: Annotated[
         list[str] | None,
         _training(
             "A metric of your own, such as mine.py:ece, measured after each task; repeatable.",
+            "--metric",
             metavar="FILE.py:NAME",
         ),
     ] = None
@@ -118,15 +102,16 @@ class SettingOptions:
 
     def given(self, keys: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The settings that were given, as a tree; ``keys`` replace the usual settings of some."""
+        from densekd.config.keywords import RUN_KEYS, settings_of
         from densekd.config.settings_tree import override
 
-        keys = {**_KEYS, **(keys or {})}
+        values = {name: getattr(self, name) for name in RUN_KEYS}
         sizes = (self.tasks or "").replace(",", "").replace(" ", "").isdigit()
-        values = {"order": self.order, "tasks": f"[{self.tasks}]" if sizes else self.tasks}
+        texts = {"order": self.order, "tasks": f"[{self.tasks}]" if sizes else self.tasks}
         # Parsed like overrides, because they may be numbers or words.
-        named = {keys.pop(name): value for name, value in values.items()}
-        parsed = [f"{key}={value}" for key, value in named.items() if value is not None]
-        return override(options.given_settings(self, keys), [*parsed, *(self.override or [])])
+        named = [f"{name}={text}" for name, text in texts.items() if text is not None]
+        given = settings_of(override(values, named), {**RUN_KEYS, **(keys or {})})
+        return override(given, self.override or [])
 
 
 @dataclass(frozen=True)
@@ -171,14 +156,11 @@ def run_command(
 
     Without options, it runs rdkd on digits.
     """
-    from densekd.display.run_progress import run_display
-    from densekd.runs.run import run_config, run_folder
+    from densekd.api import run
 
-    config = settings.resolve()
-    folder = run_folder(config, out)
-    with resumable(), run_display(config, folder, quiet=quiet) as observer:
-        result = run_config(config, out, observer)
-    print_result(result, json, _show_result)
+    with resumable():
+        result = run(settings.resolve(), out=out, quiet=quiet)
+    print_result(result.record, json, _show_result)
 
 
 def print_result(

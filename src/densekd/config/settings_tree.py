@@ -133,6 +133,27 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """List the values of nested sections by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        inner = flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else None
+        found |= {f"{prefix}{key}": value} if inner is None else inner
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Make nested sections from values by dotted key; undoes `flat`."""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return tree
+
+
 def given(tree: Any, *path: str) -> Any:
     """The value at a path; None if there is none."""
     for part in path:

@@ -55,6 +55,16 @@ class ExemplarMemory:
     A smaller memory is a prefix of a larger one: each class keeps its first images. The selection
     is ``random`` without replacement, `herding` (iCaRL, UCIR, PODNet, AFC) or `greedy`, or a
     function of one's own: see `SelectionPolicy`.
+
+    Example:
+        >>> import torch
+        >>> from densekd import ExemplarMemory, Scenario, load
+        >>> from densekd.data.memory import Quota
+        >>> first, *others = Scenario.of(load("digits"), steps=4, equal=True)
+        >>> memory = ExemplarMemory(Quota(per_class=3))
+        >>> memory.learn(first.train, len(first.classes), torch.Generator())
+        >>> len(memory)
+        6
     """
 
     def __init__(self, quota: Quota, selection: Selection | SelectionPolicy = "random") -> None:

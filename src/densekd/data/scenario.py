@@ -29,6 +29,14 @@ class Task:
 
     A label is the rank of its class in learning order over all tasks: the classes of this task are
     ``first`` to ``first + len(classes) - 1``. So each task's logits are one block.
+
+    Example:
+        >>> from densekd import Scenario, load
+        >>> task = Scenario.of(load("digits"), steps=4, equal=True, order="natural")[1]
+        >>> task.number, task.first, task.classes
+        (1, 2, ('2', '3'))
+        >>> sorted({*task.train.labels.tolist()})
+        [2, 3]
     """
 
     number: int  # 0 for the base task
@@ -41,7 +49,14 @@ class Task:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scenario(Sequence[Task]):
-    """An immutable sequence of tasks that divide a data set's classes."""
+    """An immutable sequence of tasks that divide a data set's classes.
+
+    Example:
+        >>> from densekd import Scenario, load
+        >>> scenario = Scenario.of(load("digits"), base=4, increment=2, order="natural")
+        >>> [task.classes for task in scenario][1:]
+        [('4', '5'), ('6', '7'), ('8', '9')]
+    """
 
     dataset: Dataset
     order: Sequence[int]  # the class ids in learning order, each once

@@ -71,6 +71,12 @@ def load(
     """Load the data set of that name, such as ``digits``, ``folder:PATH`` or ``mine.py:flowers``.
 
     Raises a `ValueError` for an unknown name, and for an option that the source doesn't use.
+
+    Example:
+        >>> import densekd
+        >>> digits = densekd.load("digits")
+        >>> len(digits.classes), len(digits.train)
+        (10, 1347)
     """
     options = options or SourceOptions()
     if is_reference(name):

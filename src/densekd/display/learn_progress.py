@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from densekd.display import output
-from densekd.display.interrupts import Interrupts
+from densekd.display.interrupts import Interrupts, interruptible
 from densekd.display.progress import Bar, Bars, Display, display_target
 from densekd.jobs.estimate import CountEstimate, Estimate, PhaseWork
 from densekd.model.request import Plan, TeachObserver
@@ -14,9 +14,9 @@ from densekd.training.callbacks import TrainingProgress
 
 
 @contextmanager
-def learn_display(interrupts: Interrupts, *, quiet: bool) -> Iterator[TeachObserver]:
-    """A bar on a terminal, lines elsewhere, nothing if quiet."""
-    with display_target(quiet, Bar) as target:
+def learn_display(*, quiet: bool) -> Iterator[TeachObserver]:
+    """A bar on a terminal, lines elsewhere, nothing if quiet; Ctrl-C stops the update."""
+    with interruptible() as interrupts, display_target(quiet, Bar) as target:
         if isinstance(target, Bar):
             yield LearnScreen(target, interrupts)
         else:

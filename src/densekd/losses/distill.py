@@ -78,6 +78,15 @@ class DenseDistillation(nn.Module):
         single: for ``random``, ``keep`` a drawn group of a single class, whose divergence is 0,
             or ``resample`` it if there is another group. Resampling makes the loss larger on
             average than ``every``.
+
+    Example:
+        >>> import torch
+        >>> from densekd import DenseDistillation
+        >>> loss = DenseDistillation("every", temperature=2.0)
+        >>> student, teacher = torch.eye(4, 70), torch.ones(4, 70)
+        >>> value = loss(student, teacher, [50, 10, 10])  # logits, and the classes of each old task
+        >>> value.shape, value.item() > 0
+        (torch.Size([]), True)
     """
 
     def __init__(  # noqa: PLR0913 - one loss, and all but the first have defaults

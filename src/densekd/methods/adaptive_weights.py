@@ -38,6 +38,16 @@ class AdaptiveWeights:
             ``normalized`` averages L2-normalised features instead (`class_vectors` does it);
             ``rescaled`` divides s by s(all old classes, C).
         ratio: ``group`` takes the size of each group, ``all`` the number of old classes.
+
+    Example:
+        >>> import torch
+        >>> from densekd import AdaptiveWeights, DenseDistillation
+        >>> weights = AdaptiveWeights(lambda_base=20.0)
+        >>> weights.add_task(torch.zeros(2, 8))
+        >>> weights.set_new(torch.ones(2, 8))
+        >>> loss = DenseDistillation("whole")
+        >>> loss(torch.eye(2), torch.ones(2, 2), [2], weights=weights).item() > 0
+        True
     """
 
     def __init__(

@@ -26,7 +26,13 @@ _Options = TypeVar("_Options")
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with one schedule."""
+    """A stretch of training with one schedule.
+
+    Example:
+        >>> from densekd import Phase, Schedule
+        >>> Phase("balance", Schedule(epochs=10, lr=0.01), data="balanced").trains
+        'all'
+    """
 
     name: str  # unique within a task; it seeds the phase's batches
     schedule: Schedule
@@ -71,6 +77,14 @@ class Method:
 
     A combination that can't be trained, such as a slot without a term or a phase without a loss,
     raises a ValueError that says what to change.
+
+    Example:
+        >>> from densekd import CrossEntropy, Method, Phase, Schedule
+        >>> terms = {"classify": CrossEntropy(["new", "exemplars"], over="all")}
+        >>> train = (Phase("train", Schedule(epochs=2)),)
+        >>> method = Method("replay", "linear", terms, base=train, increment=train)
+        >>> print(method.terms["classify"].formula)
+        CE(z_all(x_new), y) + CE(z_all(x_exemplars), y)
     """
 
     name: str

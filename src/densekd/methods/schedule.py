@@ -19,7 +19,14 @@ _SHORTEST_FINISH = 1 / 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """The epochs of one phase: an optimiser, with a learning rate per epoch."""
+    """The epochs of one phase: an optimiser, with a learning rate per epoch.
+
+    Example:
+        >>> from densekd import Schedule
+        >>> schedule = Schedule(epochs=100, decay="milestones", milestones=(50, 75))
+        >>> [round(schedule.lr_at(epoch), 4) for epoch in (0, 50, 75)]
+        [0.1, 0.01, 0.001]
+    """
 
     epochs: int = 70  # passes over the new images
     lr: float = 0.1  # the learning rate of the first epoch after the warm-up; for AdamW about 0.001

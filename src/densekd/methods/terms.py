@@ -80,6 +80,15 @@ class Term(ABC):
 
     Args:
         streams: the batches it is taken on, as far as there are such batches.
+
+    Example:
+        >>> import torch
+        >>> from densekd import Term
+        >>> class Decay(Term):
+        ...     formula = "|z|^2"
+        ...
+        ...     def __call__(self, step):
+        ...         return sum(view.student.logits.square().mean() for view in self.views(step))
     """
 
     needs_teacher = False
@@ -201,6 +210,12 @@ class Distil(Term):
         weight: one number that depends on the numbers of classes, or one for each group.
         vectors: with adaptive weights, the class vectors of old tasks are those ``stored`` when
             they were learned, or are ``recomputed`` from the exemplars before each task.
+
+    Example:
+        >>> from densekd import AdaptiveWeights, DenseDistillation, Distil
+        >>> term = Distil(["exemplars"], DenseDistillation("random"), AdaptiveWeights(20.0))
+        >>> term.needs_teacher
+        True
     """
 
     needs_teacher = needs_old_tasks = takes_mixup = True

@@ -52,7 +52,23 @@ class ModelOutputs(NamedTuple):
 
 
 class Model(ABC):
-    """One step of a model; open it with `Model.open`. ``facts`` is what was recorded about it."""
+    """One step of a model that was taught; open it with `Model.open`.
+
+    ``facts`` is what was recorded about it.
+
+    Example:
+        >>> import densekd
+        >>> from PIL import Image
+        >>> for name, colour in {"sky": "blue", "grass": "green"}.items():
+        ...     folder = Path("photos", name)
+        ...     folder.mkdir(parents=True)
+        ...     for number in range(5):
+        ...         Image.new("RGB", (40, 40 + number), colour).save(folder / f"{number}.png")
+        >>> update = densekd.teach("nature.model", "photos", quiet=True)
+        >>> model = densekd.Model.open("nature.model")
+        >>> model.predict([Path("photos/sky/0.png")])[0].name
+        'sky'
+    """
 
     classes: tuple[str, ...]  # in learning order
     image_size: int  # the height and width that images are resized to
@@ -67,11 +83,12 @@ class Model(ABC):
         self.temperature: float = facts["temperature"]
 
     @classmethod
-    def open(cls, folder: Path, step: int | None = None) -> Self:
+    def open(cls, folder: Path | str, step: int | None = None) -> Self:
         """Open the current step or an earlier one, verified by checksums.
 
         While another process updates the model, this opens the state before or after the update.
         """
+        folder = Path(folder)
         store = Store(folder)
         pointer = store.existing()
         step = pointer.step if step is None else step

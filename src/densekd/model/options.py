@@ -1,12 +1,24 @@
 """What a user may choose for an update."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from densekd.nn.registry import is_pretrained
 
 # What to do with folders named like a known class.
 OnKnownClass = Literal["refuse", "replay", "add"]
+
+
+class TeachKeywords(TypedDict, total=False):
+    """The fields of `TeachOptions` as keywords of `densekd.teach`."""
+
+    image_size: int | None
+    network: str | None
+    method: str | None
+    epochs: int | None
+    budget: float | None
+    known: OnKnownClass
+    overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True)

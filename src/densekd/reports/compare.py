@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from densekd.config.settings_tree import flat
 from densekd.files import write_atomically
 from densekd.reports.charts import Chart, Series, draw_figures
 from densekd.reports.figures import curve
 from densekd.reports.labels import run_labels
 from densekd.reports.runs import AVERAGE, RunRecord, find_runs
-from densekd.sweeps.experiment_file import flat
 
 
 def finished_runs(folder: Path) -> list[tuple[str, RunRecord]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from densekd.config.settings_tree import INERT_KEYS, merge
+from densekd.config.settings_tree import INERT_KEYS, flat, merge, nested
 from densekd.reports.groups import Group
 from densekd.reports.labels import shortened_schedule
 from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
@@ -16,9 +16,7 @@ from densekd.reports.tables import CellKind, Column, FilledColumn, Table
 from densekd.sweeps.experiment_file import (
     Experiment,
     distinct,
-    flat,
     label,
-    nested,
     read_experiment,
     short_value,
 )

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.config.settings_tree import read_toml
+from densekd.config.settings_tree import flat, read_toml
 from densekd.reports.labels import FlatSettings, Protocol, shortened_schedule
-from densekd.sweeps.experiment_file import flat
 
 AVERAGE = "average_incremental_accuracy"
 # Measures of the last step rather than of the whole result.

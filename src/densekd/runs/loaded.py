@@ -120,6 +120,13 @@ def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
 
     Raises:
         ValueError: it is not the folder of a run.
+
+    Example:
+        >>> import densekd
+        >>> result = densekd.run(steps=1, epochs=1, quiet=True)
+        >>> loaded = densekd.load_run(result.folder)
+        >>> loaded.confusion(step=2).shape, loaded.learner().sizes
+        ((10, 10), (5, 5))
     """
     return LoadedRun(Path(folder), trust_code=trust_code)
 

@@ -9,7 +9,17 @@ from densekd.training.callbacks import Callback, TrainingProgress
 
 
 class RunObserver(Callback):
-    """Receives the events of a run. This one ignores them; override what you need."""
+    """Receives the events of a run. This one ignores them; override what you need.
+
+    Example:
+        >>> import densekd
+        >>> class Accuracies(densekd.RunObserver):
+        ...     def evaluated(self, record):
+        ...         print(f"{record.classes_seen} classes: {record.accuracy > 0.1}")
+        >>> _ = densekd.run(steps=1, epochs=1, quiet=True, observer=Accuracies())
+        5 classes: True
+        10 classes: True
+    """
 
     def loading(self, done: int, total: int) -> None:
         """Data is being read: ``done`` of ``total`` images or bytes."""
@@ -31,21 +41,41 @@ class RunObserver(Callback):
 
 
 class RunObservers(RunObserver):
-    """Passes training progress and evaluations on to an observer and to some writers."""
+    """Passes all events on to several observers."""
 
-    def __init__(self, observer: RunObserver, *writers: RunObserver) -> None:
-        self.observer, self.writers = observer, writers
+    def __init__(self, *observers: RunObserver) -> None:
+        self.observers = observers
+
+    def loading(self, done: int, total: int) -> None:
+        """Pass on how much was read."""
+        for each in self.observers:
+            each.loading(done, total)
+
+    def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
+        """Pass on the start."""
+        for each in self.observers:
+            each.started(folder, tasks, done)
+
+    def training(self, number: int, classes: Sequence[str]) -> None:
+        """Pass on the start of a task."""
+        for each in self.observers:
+            each.training(number, classes)
+
+    def shared_base(self, waiting: bool) -> None:
+        """Pass on where the base comes from."""
+        for each in self.observers:
+            each.shared_base(waiting)
 
     def report(self, report: TrainingProgress) -> None:
         """Pass on training progress."""
-        for each in (self.observer, *self.writers):
+        for each in self.observers:
             each.report(report)
 
     def evaluated(self, record: StepRecord) -> None:
         """Pass on the record of a task."""
-        for each in (self.observer, *self.writers):
+        for each in self.observers:
             each.evaluated(record)
 
     def stop(self) -> bool:
-        """Whether the observer wants the run to stop."""
-        return self.observer.stop()
+        """Whether one of them wants the run to stop."""
+        return any([each.stop() for each in self.observers])

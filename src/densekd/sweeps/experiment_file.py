@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from densekd.config.settings_tree import given, override, read_toml
+from densekd.config.settings_tree import flat, given, override, read_toml
 from densekd.sweeps.search import Parameter, Search, read_search
 
 JobKind = Literal["runs", "compression"]
@@ -162,27 +162,6 @@ def short_value(value: Any) -> Any:
 def distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     """Drop repetitions, keeping the order. The values may be unhashable, such as lists."""
     return tuple(value for i, value in enumerate(values) if value not in values[:i])
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """List the values of nested sections by dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        inner = flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else None
-        found |= {f"{prefix}{key}": value} if inner is None else inner
-    return found
-
-
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make nested sections from values by dotted key; undoes `flat`."""
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *sections, last = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    return tree
 
 
 def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:

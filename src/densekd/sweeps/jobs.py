@@ -17,12 +17,21 @@ from densekd.compression.config import (
 from densekd.config.digests import base_settings
 from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, resolve
-from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, plain, uniform
+from densekd.config.settings_tree import (
+    INERT_KEYS,
+    digest,
+    flat,
+    given,
+    merge,
+    nested,
+    plain,
+    uniform,
+)
 from densekd.data.scenario import task_sizes
 from densekd.data.sources import count_classes
 from densekd.parts import load_files
 from densekd.runs.run import run_folder
-from densekd.sweeps.experiment_file import Experiment, JobKind, flat, label, nested
+from densekd.sweeps.experiment_file import Experiment, JobKind, label
 from densekd.sweeps.pick import FIRST_TASKS
 from densekd.sweeps.search import Search, hyper_parameters
 

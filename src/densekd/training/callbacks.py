@@ -38,7 +38,19 @@ class Callback:
 
 
 class Stopped(Exception):
-    """A callback stopped the training, which has been saved."""
+    """A callback stopped the training, which has been saved; the same call resumes it.
+
+    Example:
+        >>> import densekd
+        >>> class Impatient(densekd.RunObserver):
+        ...     def stop(self):
+        ...         return True
+        >>> try:
+        ...     densekd.run(steps=1, epochs=1, quiet=True, observer=Impatient())
+        ... except densekd.Stopped:
+        ...     print(len(densekd.run(steps=1, epochs=1, quiet=True).steps))
+        2
+    """
 
 
 def stoppable(

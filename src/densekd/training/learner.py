@@ -62,6 +62,14 @@ class Learner:
         settings: seed, augmentation, device; by default the first images decide how images are
             normalised and augmented.
         epochs: of the base task, if ``method`` is a name; later tasks are scaled in proportion.
+
+    Example:
+        >>> from densekd import Learner, Scenario, load
+        >>> learner = Learner("resnet8", "gkd", memory=5, epochs=1)
+        >>> for task in Scenario.of(load("digits"), steps=1):
+        ...     _ = learner.learn(task)
+        >>> learner.sizes
+        (5, 5)
     """
 
     def __init__(

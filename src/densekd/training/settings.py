@@ -66,6 +66,13 @@ class Settings:
         image_size: the height and width that images of various sizes are brought to.
         oversample_rare: show rare classes more often; see
             `densekd.data.stratify.oversample_rare`.
+
+    Example:
+        >>> from densekd import Learner, Settings, load
+        >>> from densekd.data.augment import Augment
+        >>> data = load("digits")
+        >>> augment = Augment(data.mean, data.std, padding=1, flip=False)
+        >>> learner = Learner("resnet8", "gkd", settings=Settings(augment, seed=7))
     """
 
     augment: Augment = field(default_factory=InferredAugment)

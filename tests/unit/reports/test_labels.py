@@ -1,7 +1,7 @@
 import pytest
 
 from densekd.config.schema import as_tree, resolve
-from densekd.config.settings_tree import override
+from densekd.config.settings_tree import flat, override
 from densekd.reports.labels import (
     FlatSettings,
     Protocol,
@@ -10,7 +10,6 @@ from densekd.reports.labels import (
     natural_order,
     run_labels,
 )
-from densekd.sweeps.experiment_file import flat
 
 
 def settings(*assignments: str) -> FlatSettings:

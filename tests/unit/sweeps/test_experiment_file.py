@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from densekd.sweeps.experiment_file import Target, flat, label, nested, read_experiment
+from densekd.config.settings_tree import flat, nested
+from densekd.sweeps.experiment_file import Target, label, read_experiment
 from densekd.sweeps.library import LIBRARY
 
 FULL = """

@@ -1,0 +1,176 @@
+"""The functions of the public API: what the commands do, from Python and in notebooks."""
+
+import builtins
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, Unpack, get_type_hints
+
+from densekd.config.keywords import ConfigSource, Overrides, RunKeywords, make_config
+from densekd.config.schema import Config
+from densekd.display.learn_progress import learn_display
+from densekd.display.run_progress import run_display
+from densekd.model.options import TeachKeywords, TeachOptions
+from densekd.model.request import TeachObserver
+from densekd.model.store import Update
+from densekd.model.teach import teach_model
+from densekd.runs.observer import RunObserver, RunObservers
+from densekd.runs.result import Result
+from densekd.runs.run import run_config, run_folder
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def _with_keywords(keywords: type) -> Callable[[_Function], _Function]:
+    """Show each of the keywords in the signature, for ``help`` and for completion."""
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        *own, _ = signature.parameters.values()
+        further = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in get_type_hints(keywords).items()
+        ]
+        shown = signature.replace(parameters=[*own, *further])
+        function.__signature__ = shown  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_with_keywords(RunKeywords)
+def run(
+    config: ConfigSource = None,
+    *,
+    override: Overrides = (),
+    out: Path | str = "runs",
+    quiet: bool = False,
+    observer: RunObserver | None = None,
+    trust_code: bool = False,
+    **settings: Unpack[RunKeywords],
+) -> Result:
+    """Learn the classes of a data set in several tasks, and measure how well each is kept.
+
+    Does what ``densekd run`` does, in the same folders. A run that was stopped is resumed; a run
+    that is finished is only read. Ctrl-C, or interrupting the kernel of a notebook, saves the run
+    and raises `densekd.Stopped`; a second time, it quits at once.
+
+    Args:
+        config: a TOML file, a mapping of sections, or a `densekd.config.schema.Config`. The other
+            arguments win over it.
+        override: any setting by its dotted key, such as ``{"method.options.temperature": 4}``, or
+            as on the command line, ``["method.options.temperature=4"]``. Wins over all else.
+        out: the folder that holds the run folders.
+        quiet: show no progress.
+        observer: receives the events of the run, and may stop it.
+        trust_code: run the files of code that the run named by ``start`` was made with.
+        settings: the options of ``densekd run``; the defaults are those of the command.
+            ``data``: a data set, such as ``"digits"`` or ``"cifar100"``, the path of a folder with
+            a sub-folder per class, arrays ``(train_x, train_y, test_x, test_y)``, or torch data
+            sets; see docs/extending.md for this and for other parts of your own.
+            ``data_dir``: the folder with CIFAR.
+            ``image_size``: height and width for image files.
+            ``validation``: the share of training images to measure on instead.
+            ``test_per_class``: the most test images of each class.
+            ``steps``: the number of tasks after the first.
+            ``base``: the number of classes in the first task.
+            ``increment``: classes in each later task, instead of ``steps``.
+            ``equal``: whether the first task has as many classes as the others.
+            ``order``: the class order: a seed, ``"natural"``, ``"icarl"``, a file or a function.
+            ``tasks``: the classes of each task, or how many, such as ``[4, 2, 4]``.
+            ``method``: a name, such as ``"gkd"`` or ``"icarl+rdkd"``, or a `densekd.Method`.
+            ``epochs``: epochs of the first task, or a share of all epochs, such as ``"30%"``.
+            ``memory``: exemplars kept per class.
+            ``memory_total``: exemplars kept in all, instead of ``memory``.
+            ``network``: the backbone, such as ``"resnet32"``, or an ``nn.Module``.
+            ``metrics``: functions that measure something else after each task.
+            ``seed``: the seed of all random choices.
+            ``devices``: processes that share each batch.
+            ``keep_steps``: keep the learner and the test predictions of every step.
+            ``start``: go on from a step of another run, such as ``"runs/digits-gkd-1a2b@3"``; the
+            option ``--from``.
+
+    Raises:
+        ValueError: a setting is wrong; one sentence says which, and what it may be.
+        Stopped: it was interrupted and saved. Call it again to resume.
+
+    Example:
+        >>> import densekd
+        >>> result = densekd.run(data="digits", method="gkd", steps=1, epochs=1, quiet=True)
+        >>> len(result.steps), result.accuracy > 0.1
+        (2, True)
+        >>> densekd.run(data="digits", method="gdk")
+        Traceback (most recent call last):
+        ...
+        ValueError: method: There is no method 'gdk'; did you mean gkd?...
+    """
+    made = make_config(config, settings, override, trust_code=trust_code)
+    _check_devices(made)
+    out = Path(out).expanduser()
+    folder = run_folder(made, out)
+    with run_display(made, folder, quiet=quiet) as display:
+        watching = display if observer is None else RunObservers(display, observer)
+        return Result(run_config(made, out, watching), folder)
+
+
+@_with_keywords(TeachKeywords)
+def teach(
+    model: Path | str,
+    photos: Path | str,
+    given: TeachOptions | None = None,
+    *,
+    quiet: bool = False,
+    observer: TeachObserver | None = None,
+    **options: Unpack[TeachKeywords],
+) -> Update:
+    """Teach a model new classes from a folder of photos; makes the model if there is none.
+
+    Does what ``densekd learn`` does. The model stays as it is until the update is finished. Ctrl-C
+    saves the progress and raises `Stopped`; the same call resumes it.
+
+    Args:
+        model: the model's folder.
+        photos: a folder with a sub-folder of photos for each class.
+        given: the options as one value, instead of keywords.
+        quiet: show no progress.
+        observer: receives the progress instead of the display.
+        options: ``known``: what to do with photos of known classes, ``"refuse"`` (the default),
+            ``"add"`` or ``"replay"``; ``budget``: minutes that it may take; ``epochs``: of a
+            network that is trained. For a new model only, ``network``, ``image_size``, ``method``.
+
+    Returns:
+        The accuracy before and after, of all classes and of each.
+
+    Raises:
+        ValueError: the photos or an option can't be used; one sentence says why.
+        Stopped: it was interrupted and saved.
+
+    Example:
+        >>> import densekd
+        >>> from PIL import Image
+        >>> for name, colour in {"sky": "blue", "grass": "green"}.items():
+        ...     Path("photos", name).mkdir(parents=True)
+        ...     for i in range(5):
+        ...         Image.new("RGB", (40, 40 + i), colour).save(f"photos/{name}/{i}.png")
+        >>> densekd.teach("nature.model", "photos", quiet=True).learned
+        ('grass', 'sky')
+    """
+    if given is not None and options:
+        raise ValueError(f"Give either one value of options or {', '.join(options)}, not both.")
+    chosen = given or TeachOptions(**options)
+    with learn_display(quiet=quiet) as display:
+        return teach_model(Path(model), Path(photos), chosen, observer or display)
+
+
+def _check_devices(config: Config) -> None:
+    """Refuse several processes where there is no script to start again in them."""
+    if config.engine.devices == 1 or "LOCAL_RANK" in os.environ:
+        return
+    if hasattr(builtins, "__IPYTHON__") or not Path(sys.argv[0]).is_file():
+        raise ValueError(
+            f"devices={config.engine.devices} starts the script again in other processes, which an "
+            "interactive session can't; write the call into a file and run that with Python, or "
+            "leave devices out."
+        )

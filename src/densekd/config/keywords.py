@@ -1,0 +1,92 @@
+"""The settings that have names of their own: options of commands, keywords in Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+
+from densekd.config.schema import Config, as_tree, resolve
+from densekd.config.settings_tree import merge, nested, override, read_toml
+from densekd.parts import refer
+
+# A name, a reference such as ``mine.py:eeil``, or a Python value: a part of one's own.
+OwnPart = Any
+# What a run may be made from.
+ConfigSource = Config | Mapping[str, Any] | Path | str | None
+# Settings by dotted key, or texts such as ``memory.per_class=10``.
+Overrides = Mapping[str, Any] | Sequence[str]
+
+
+class RunKeywords(TypedDict, total=False):
+    """What `densekd.run` takes by keyword and ``densekd run`` by option, with the setting of each.
+
+    None means the same as leaving it out.
+    """
+
+    data: Annotated[OwnPart, "data.source"]
+    data_dir: Annotated[Path | str | None, "data.dir"]
+    image_size: Annotated[int | None, "data.image_size"]
+    validation: Annotated[float | None, "data.validation"]
+    test_per_class: Annotated[int | None, "data.test_per_class"]
+    steps: Annotated[int | None, "scenario.steps"]
+    base: Annotated[int | None, "scenario.base"]
+    increment: Annotated[int | None, "scenario.increment"]
+    equal: Annotated[bool | None, "scenario.equal"]
+    order: Annotated[OwnPart, "scenario.order"]
+    tasks: Annotated[Sequence[Any] | str | None, "scenario.tasks"]
+    method: Annotated[OwnPart, "method.name"]
+    epochs: Annotated[int | float | str | None, "epochs"]
+    memory: Annotated[int | None, "memory.per_class"]
+    memory_total: Annotated[int | None, "memory.total"]
+    network: Annotated[OwnPart, "network"]
+    metrics: Annotated[OwnPart, "metrics"]
+    seed: Annotated[int | None, "seed"]
+    devices: Annotated[int | None, "engine.devices"]
+    keep_steps: Annotated[bool | None, "keep_steps"]
+    start: Annotated[str | None, "start"]
+
+
+RUN_KEYS: dict[str, str] = {
+    name: get_args(kind)[1]
+    for name, kind in get_type_hints(RunKeywords, include_extras=True).items()
+}
+
+
+def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS) -> dict[str, Any]:
+    """The settings that keywords stand for, as a tree; ``keys`` has the setting of each."""
+    for name in keywords:
+        if name not in keys:
+            raise TypeError(f"{name!r} is not a keyword; there are {', '.join(keys)}.")
+    given = {keys[name]: value for name, value in keywords.items() if value is not None}
+    return nested({key: _setting(key, value) for key, value in given.items()})
+
+
+def _setting(key: str, value: Any) -> Any:
+    """A value as a setting holds it: a part of one's own becomes a reference."""
+    if key == "metrics":
+        parts = value if isinstance(value, list | tuple) else [value]
+        return [each if isinstance(each, str) else refer(each) for each in parts]
+    if key == "data.source" and isinstance(value, Path):
+        return f"folder:{value}"
+    if isinstance(value, str | int | float | Path) or key == "scenario.tasks":
+        return value
+    return refer(value, "arrays" if isinstance(value, list | tuple) else "")
+
+
+def make_config(
+    config: ConfigSource = None,
+    keywords: Mapping[str, Any] | None = None,
+    changes: Overrides = (),
+    *,
+    trust_code: bool = False,
+) -> Config:
+    """The settings in a file, a mapping or a `Config`, changed by keywords, then by ``changes``."""
+    if isinstance(config, Path | str):
+        tree: Mapping[str, Any] = read_toml(Path(config).expanduser())
+    elif isinstance(config, Config):
+        tree = as_tree(config)
+    else:
+        tree = config or {}
+    tree = merge(tree, settings_of(keywords or {}))
+    if isinstance(changes, Mapping):
+        return resolve(merge(tree, nested(changes)), trust_code=trust_code)
+    return resolve(override(tree, changes), trust_code=trust_code)

@@ -1,0 +1,130 @@
+"""The result of a finished run, as an object to read, to plot and to show in a notebook."""
+
+import html
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from densekd.runs.record import StepRecord, read_result
+
+_COLUMNS = {
+    "all %": "accuracy",
+    "base %": "base_accuracy",
+    "old %": "old_accuracy",
+    "new %": "new_accuracy",
+}
+
+
+class Result(Mapping[str, Any]):
+    """What a finished run reached; can't be changed.
+
+    It is also a mapping, that of ``result.json``: ``result["accuracy_matrix"]``, ``dict(result)``.
+    Accuracies go from 0 to 1.
+
+    Example:
+        >>> import densekd
+        >>> result = densekd.run(data="digits", method="finetune", steps=1, epochs=1, quiet=True)
+        >>> [classes for classes, accuracy in result.curve]
+        [5, 10]
+        >>> result == densekd.Result.open(result.folder)
+        True
+    """
+
+    def __init__(self, record: Mapping[str, Any], folder: Path | str | None = None) -> None:
+        self._record = dict(record)
+        self._folder = Path(record["folder"] if folder is None else folder)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Result":
+        """Read the result of the run in a folder; runs no code that the folder may have."""
+        record = read_result(Path(folder))
+        if record is None:
+            raise ValueError(f"{folder} has no result.json; repeat its run to finish it.")
+        return cls(record, folder)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """A copy of the content of ``result.json``."""
+        copy: dict[str, Any] = json.loads(json.dumps(self._record))
+        return copy
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self._folder
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings of the run, as nested sections."""
+        settings: dict[str, Any] = self.record["config"]
+        return settings
+
+    @cached_property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The records after each task; empty for a compression."""
+        return tuple(StepRecord.from_json(step) for step in self._record.get("steps", ()))
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """The number of classes seen and the accuracy on all of them, after each task."""
+        return [(step.classes_seen, step.accuracy) for step in self.steps]
+
+    @property
+    def average_incremental_accuracy(self) -> float:
+        """The mean of the accuracies after each task."""
+        return float(self._record["average_incremental_accuracy"])
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy on all classes after the last task."""
+        return self.steps[-1].accuracy if self.steps else float(self._record["accuracy"])
+
+    @property
+    def forgetting(self) -> float | None:
+        """How much accuracy on earlier tasks was lost since its best; None with one task."""
+        lost: float | None = self._record["forgetting"]
+        return lost
+
+    def __getitem__(self, key: str) -> Any:
+        return self._record[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def __repr__(self) -> str:
+        return f"<Result: {self._headline()}; folder {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        """A table of the tasks, for notebooks."""
+        titles = ("task", "classes", *_COLUMNS, "seconds")
+        head = "".join(f"<th>{title}</th>" for title in titles)
+        rows = "".join(f"<tr>{''.join(map(_cell, _row(step)))}</tr>" for step in self.steps)
+        caption = html.escape(self._headline())
+        where = f"<p>{caption}.<br>Folder: <code>{html.escape(str(self.folder))}</code></p>"
+        return f"{where}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+    def _headline(self) -> str:
+        config, steps = self._record["config"], self.steps
+        if not steps:
+            return f"compression on {config['data']['source']}, accuracy {self.accuracy:.1%}"
+        lost = "" if self.forgetting is None else f", forgetting {100 * self.forgetting:.1f} points"
+        return (
+            f"{config['method']['name']} on {config['data']['source']}, "
+            f"{len(steps)} task{'s' if len(steps) > 1 else ''}: average incremental accuracy "
+            f"{self.average_incremental_accuracy:.1%}, last {self.accuracy:.1%}{lost}"
+        )
+
+
+def _row(step: StepRecord) -> list[str]:
+    shares = [getattr(step, name) for name in _COLUMNS.values()]
+    numbers = ["-" if share != share else f"{100 * share:.1f}" for share in shares]  # NaN: none
+    return [str(step.number + 1), str(step.classes_seen), *numbers, f"{step.seconds:.1f}"]
+
+
+def _cell(text: str) -> str:
+    return f"<td>{html.escape(text)}</td>"

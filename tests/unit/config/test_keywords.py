@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from densekd.config.keywords import RUN_KEYS, make_config, settings_of
+from densekd.config.schema import as_toml, as_tree, resolve
+from densekd.config.settings_tree import flat
+
+
+def test_every_keyword_stands_for_a_setting() -> None:
+    assert {*RUN_KEYS.values()} <= {*flat(as_tree(resolve({})))}
+
+
+def test_keywords_become_settings_and_none_is_left_out() -> None:
+    tree = settings_of({"data": "digits", "memory": 3, "seed": None})
+    assert tree == {"data": {"source": "digits"}, "memory": {"per_class": 3}}
+
+
+def test_a_misspelt_keyword_is_named() -> None:
+    with pytest.raises(TypeError, match="'metod' is not a keyword; there are data, "):
+        settings_of({"metod": "gkd"})
+
+
+def test_file_config_and_mapping_give_the_same(tmp_path: Path) -> None:
+    tree = {"method": {"name": "gkd"}, "scenario": {"increment": 2}}
+    config, file = resolve(tree), tmp_path / "gkd.toml"
+    file.write_text(as_toml(config))
+    assert make_config(tree) == make_config(config) == make_config(file) == config
+    assert make_config(str(file)) == config
+
+
+def test_keywords_win_over_the_file_and_overrides_over_both() -> None:
+    tree = {"seed": 1, "memory": {"per_class": 5}, "scenario": {"increment": 2}}
+    config = make_config(tree, {"seed": 2, "memory_total": 100, "steps": 3}, {"seed": 3})
+    assert (config.seed, config.memory.per_class, config.memory.total) == (3, None, 100)
+    assert (config.scenario.steps, config.scenario.increment) == (3, None)
+    assert make_config(tree, {"seed": 2}, ["seed=4"]).seed == 4
