@@ -63,13 +63,13 @@ def as_backbone(module: Any, size: tuple[int, int] | None = None) -> Backbone:
 
 
 def as_lazy_backbone(module: Any) -> Backbone:
-    """Return a backbone whose width is 0 if it can only be found at the size of the images."""
+    """Return a backbone whose width is 1 as long as the size of its images isn't known."""
     try:
         return as_backbone(module)
     except ValueError:
         if not isinstance(module, nn.Module):
             raise
-    backbone = BackboneAdapter(module, width=0)
+    backbone = BackboneAdapter(module, width=1)
     backbone.finds_width = True
     return backbone
 
