@@ -342,3 +342,10 @@ def test_help_has_an_example_and_is_quick(command: str) -> None:
     )
     assert f"densekd {command} " in result.stdout.partition("Example")[2]
     assert result.stdout.endswith("set()\n")
+
+
+def test_config_show_lists_what_is_unset_but_not_other_methods() -> None:
+    shown = CliRunner().invoke(app, ["config", "show", "--method", "gkd"])
+    assert shown.exit_code == 0
+    assert "# image_size = none" in shown.stdout
+    assert "podnet" not in shown.stdout

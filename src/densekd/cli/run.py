@@ -187,8 +187,11 @@ def print_result(
 def config_show_command(settings: RunOptions) -> None:
     """Print all settings of a run as TOML, including the defaults; unset ones are comments."""
     from densekd.config.schema import as_toml
+    from densekd.methods.registry import BASELINES
 
-    typer.echo(as_toml(settings.resolve(), unset=True), nl=False)
+    lines = as_toml(settings.resolve(), unset=True).splitlines()
+    others = {f"# {spec.key} = none" for spec in BASELINES.values()}  # which can't be set
+    typer.echo("\n".join(line for line in lines if line not in others))
 
 
 @command("densekd config check mine.toml", name="check")

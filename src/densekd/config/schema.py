@@ -342,14 +342,8 @@ def as_tree(config: "DataclassInstance") -> dict[str, Any]:
 
 
 def as_toml(config: "DataclassInstance", *, unset: bool = False) -> str:
-    """All settings as TOML; `resolve` makes the same settings from it.
-
-    With ``unset``, settings without a value are comments.
-    """
+    """All settings as TOML, from which `resolve` makes the same; unset ones only as comments."""
     tree = as_tree(config)
     if isinstance(tree.get("epochs"), float) and tree["epochs"] >= 1:
         tree["epochs"] = f"{tree['epochs']!r}x"  # a number from 1 on would be one of epochs
-    if unset and isinstance(tree.get("method"), dict):
-        others = {spec.key for spec in BASELINES.values() if tree["method"][spec.key] is None}
-        tree["method"] = {k: v for k, v in tree["method"].items() if k not in others}
     return "\n".join(toml_lines(tree, unset=unset)) + "\n"

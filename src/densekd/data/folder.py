@@ -9,7 +9,9 @@ import os
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -24,7 +26,14 @@ from densekd.data.dataset import (
     PixelImages,
     Split,
 )
-from densekd.data.decode import decode_all, image_endings, open_rgb, try_all, width_and_height
+from densekd.data.decode import (
+    UnreadableImage,
+    decode_all,
+    image_endings,
+    open_rgb,
+    try_all,
+    width_and_height,
+)
 from densekd.data.stratify import held_out
 
 ClassFiles = dict[str, list[Path]]
@@ -33,6 +42,8 @@ LeftOut = tuple[Path, str]  # a path and why it is left out
 TRAIN = "train"
 WHOLE = "all"  # the only part of a folder that isn't divided into train and val or test
 
+FOLDER_IMAGE_SIZE = 224  # the height and width that images are brought to unless others are given
+_SIZE_SAMPLE = 100  # images whose sizes are looked at
 logger = logging.getLogger(__name__)
 
 
@@ -71,7 +82,7 @@ class FolderListing(NamedTuple):
 def load_folder(
     path: str | Path,
     *,
-    image_size: int = 224,  # height and width
+    image_size: int | None = None,  # height and width; `FOLDER_IMAGE_SIZE` unless given
     test_fraction: float = 0.2,
     seed: int = 0,
     memory_bytes: int = 1 << 30,  # keep decoded images in memory if they need no more than this
@@ -85,7 +96,10 @@ def load_folder(
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction must be from 0 to below 1, not {test_fraction}.")
     found = find_images(path)
-    images, items = read_images(found, image_size, memory_bytes, on_progress, check=True)
+    if image_size is None:
+        _warn_of_small_images(path, [item.file for item in found.items()])
+    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
+    images, items = read_images(found, size, memory_bytes, on_progress, check=True)
     if WHOLE in found.parts:
         tested = held_out([item.label for item in items], test_fraction, seed).tolist()
         items = [
@@ -93,6 +107,22 @@ def load_folder(
             for item, test in zip(items, tested, strict=True)
         ]
     return folder_dataset("folder", path, images, items)
+
+
+def _warn_of_small_images(path: Path, files: Sequence[Path]) -> None:
+    """Warn if most images would be enlarged a lot, which takes time and shows no more."""
+    sides = []
+    for file in files[:: max(1, len(files) // _SIZE_SAMPLE)]:
+        with suppress(UnreadableImage):
+            sides.append(min(width_and_height(file)))
+    side = int(median(sides)) if sides else FOLDER_IMAGE_SIZE
+    times = (FOLDER_IMAGE_SIZE / max(1, side)) ** 2
+    if times >= 2:
+        logger.warning(
+            "%s has images of about %d pixels, and they are enlarged to %d x %d: that takes about "
+            "%.0f times as long as at their own size. To train on that, give --image-size %d.",
+            *(path, side, FOLDER_IMAGE_SIZE, FOLDER_IMAGE_SIZE, times, side),
+        )
 
 
 def find_images(path: Path) -> FoundImages:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from densekd.compression.config import CompressionConfig
 from densekd.config.schema import Config
+from densekd.data.dataset import image_shape
 from densekd.data.scenario import Task
 from densekd.display import output
 from densekd.display.interrupts import Interrupts, first_process, interruptible
@@ -131,8 +132,9 @@ class _RunWording:
 
     def headline(self, tasks: Sequence[Task]) -> str:
         config = self.config
+        images = f"{output.safe(config.data.source)}{_pixels(config, tasks)}"
         return (
-            f"{config.method.name} on {output.safe(config.data.source)} with {config.network}, "
+            f"{config.method.name} on {images} with {config.network}, "
             f"seed {config.seed}: {_sizes([len(task.classes) for task in tasks])}."
         )
 
@@ -182,6 +184,14 @@ class _CompressionWording:
         name = (self.config.teacher, self.config.student)[record.number]
         accuracy, took = output.percent(record.accuracy), output.duration(record.seconds)
         return f"{self.task(record.number, 2)} {name}: accuracy {accuracy} %, {took}"
+
+
+def _pixels(config: Config, tasks: Sequence[Task]) -> str:
+    """The size that images in files are brought to; empty for data that comes in one size."""
+    if config.data.source.partition(":")[0] in ("digits", "cifar10", "cifar100", "npz"):
+        return ""
+    height, width = image_shape(tasks[0].train.images)
+    return f" at {height} x {width} pixels"
 
 
 def _sizes(sizes: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
+from densekd.data.folder import FOLDER_IMAGE_SIZE
 from densekd.methods.ccil import CCIL
 from densekd.methods.method import DataKind, Published
 from densekd.methods.paper import DenseOptions
@@ -13,7 +14,7 @@ from densekd.parts import is_reference
 Preset = Literal["paper", "ccil"]
 
 # The height and width of images in files, unless given; those of hub data are only known later.
-_IMAGE_SIZES = {"folder": 224}
+_IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE}
 _LARGEST_SMALL = 64
 
 

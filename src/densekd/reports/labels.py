@@ -50,12 +50,18 @@ def _data(settings: FlatSettings) -> str:
         "data.per_class": "{} images a class",
         "data.test_per_class": "{} test images a class",
     }
+    source = str(settings.get("data.source", "?"))
+    if source.startswith("folder:") and not settings.get("data.image_size"):
+        # Imported here because it imports PyTorch, which `compare` doesn't need.
+        from densekd.data.folder import FOLDER_IMAGE_SIZE
+
+        settings = {**settings, "data.image_size": FOLDER_IMAGE_SIZE}
     known = [text.format(value) for key, text in words.items() if (value := settings.get(key))]
     if settings.get("data.oversample_rare") or settings.get("data.even"):
         known.append("rare classes more often")
     if held := settings.get("data.validation"):
         known.append(f"{100 * held:.3g} % held out")
-    return ", ".join([str(settings.get("data.source", "?")), *known])
+    return ", ".join([source, *known])
 
 
 def _tasks(settings: FlatSettings) -> str:

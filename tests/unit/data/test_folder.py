@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
-from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, FileImages, PixelImages, Split
+from densekd.data.dataset import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    FileImages,
+    PixelImages,
+    Split,
+    image_shape,
+)
 from densekd.data.folder import (
     check_images,
     find_classes,
@@ -194,3 +202,22 @@ def test_a_report_of_a_divided_folder_names_the_faults(tmp_path: Path) -> None:
     assert ".txt" in unused[1]
     assert unreadable[0] == cut
     assert "truncated" in unreadable[1]
+
+
+def test_small_images_are_not_enlarged_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.new("RGB", (40, 48)).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "ant" / "broken.png").write_bytes(b"no image")
+    data = load_folder(tmp_path)
+    assert image_shape(data.train.images) == (224, 224)
+    (warning,) = [text for text in caplog.messages if "enlarged" in text]
+    assert "images of about 40 pixels" in warning
+    assert "31 times as long" in warning
+    assert "--image-size 40" in warning
+    caplog.clear()
+    load_folder(tmp_path, image_size=40)
+    assert "enlarged" not in caplog.text

@@ -67,6 +67,13 @@ def drawn(bar: Bar) -> list[str]:
     return [line.rstrip() for line in written(plain)]
 
 
+def test_the_size_of_images_in_files_is_said() -> None:
+    console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
+    config = resolve({"data": {"source": "folder:photos"}})
+    RunDisplay(console, config, Interrupts()).started(Path("runs/one"), TASKS, 0)
+    assert "rdkd on folder:photos at 8 x 8 pixels with resnet18" in written(console)[0]
+
+
 def test_a_file_gets_a_line_for_what_matters() -> None:
     console, observer = lines(Interrupts())
     observer.loading(1, 2)

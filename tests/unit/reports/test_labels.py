@@ -21,6 +21,10 @@ def settings(*assignments: str) -> FlatSettings:
     [
         ([], "digits · T = 5 · 20 exemplars a class"),
         (["epochs=0.1"], "digits · T = 5 · 20 exemplars a class · 10 % of the epochs"),
+        (
+            ["data.source=folder:photos"],
+            "folder:photos, 224 pixels · T = 5 · 20 exemplars a class",
+        ),
         (["epochs=1x"], "digits · T = 5 · 20 exemplars a class"),
         (["epochs=1"], "digits · T = 5 · 20 exemplars a class · shortened to 1 epoch"),
         (["epochs=4"], "digits · T = 5 · 20 exemplars a class · shortened to 4 epochs"),
