@@ -72,7 +72,7 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
     further = {p.name: digested_schedule(as_tree(p.schedule)) for p in method.base[1:]}
     tree["data"].pop("test_per_class", None)
     tasks = config.scenario.tasks
-    named = tasks is not None and (isinstance(tasks, Path) or not isinstance(tasks[0], int))
+    named = isinstance(tasks, Path) or bool(tasks and not isinstance(tasks[0], int))
     return {
         **{name: tree[name] for name in ("seed", "network", "data", "augment", "engine")},
         "order": tree["scenario"]["tasks" if named else "order"],

@@ -20,6 +20,7 @@ _WORDS = {
     Path: "a path",
     NoneType: "none",
     tuple[int, ...]: "a list of whole numbers",
+    tuple[tuple[str, ...], ...]: "a list of lists of names",
 }
 
 

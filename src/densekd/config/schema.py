@@ -67,11 +67,6 @@ OwnMetrics = Annotated[
     Field(description='a list of functions such as ["mine.py:ece"]'),
 ]
 
-TaskList = Annotated[
-    tuple[Annotated[int, Field(ge=1)], ...] | tuple[tuple[str, ...], ...],
-    Field(min_length=1, description="a list of sizes such as [50, 10], a list of lists of names"),
-]
-
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
 
 
@@ -96,7 +91,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ScenarioConfig:
-    """The division into tasks; see `densekd.data.scenario.Scenario.of`."""
+    """The division into tasks; see `of` and `of_tasks` of `densekd.data.scenario.Scenario`."""
 
     steps: Natural | None = 5
     base: Count | None = None
@@ -104,7 +99,7 @@ class ScenarioConfig:
     equal: bool = False
     order: OrderSeed | Literal["natural", "icarl"] | Path = 1993
     first: Count | None = None  # learn only the first tasks
-    tasks: TaskList | Path | None = None  # instead of steps; see `Scenario.of_tasks`
+    tasks: tuple[int, ...] | tuple[tuple[str, ...], ...] | Path | None = None
 
     def __post_init__(self) -> None:
         if self.tasks is not None:

@@ -12,8 +12,10 @@ from densekd.data.dataset import Images, Split
 from densekd.nn.network import Network
 from densekd.training.settings import Settings
 
-# Inference needs less memory than training, so batches can be larger.
+# Inference needs less memory than training, so batches can be larger. On a processor, the features
+# of a smaller batch stay in each core's cache; docs/benchmarks.md has the times.
 _BATCH_SIZE = 256
+_BATCH_SIZE_OF_A_THREAD = 64
 
 
 class InferenceOutputs(NamedTuple):
@@ -71,6 +73,13 @@ def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
     return cosines(features, means).argmax(1)
 
 
+def batch_size(device: torch.device) -> int:
+    """How many images to infer at once."""
+    if device.type != "cpu":
+        return _BATCH_SIZE
+    return min(_BATCH_SIZE, _BATCH_SIZE_OF_A_THREAD * torch.get_num_threads())
+
+
 def _outputs(
     network: Network, module: nn.Module, data: Split, settings: Settings, flipped: bool = False
 ) -> Iterator[Any]:
@@ -78,7 +87,8 @@ def _outputs(
     was_training = network.training
     if was_training:  # for a small network, switching takes as long as one image
         network.eval()
-    for batch in in_order(data, _BATCH_SIZE, settings.augment, workers=settings.workers):
+    size = batch_size(settings.engine.device)
+    for batch in in_order(data, size, settings.augment, workers=settings.workers):
         images = batch.images.flip(-1) if flipped else batch.images
         with torch.inference_mode(), settings.engine.autocast():
             outputs = module(settings.engine.lay_out(images))

@@ -1,12 +1,14 @@
 """Logits, features and class means by an untrained network, against independent definitions."""
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
 from densekd.data.dataset import PixelImages, Split
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Features, Network
+from densekd.training import inference
 from densekd.training.inference import class_means, extract_features, infer, nearest_mean
 
 import reference
@@ -110,3 +112,16 @@ def test_the_nearest_mean_is_nearest_at_any_scale() -> None:
     assert nearest_mean(features, means).tolist() == wanted
     assert nearest_mean(features * 100, means).tolist() == wanted
     assert len(set(wanted)) == 7
+
+
+def test_the_batch_size_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, data = network(), noise([23] * CLASSES)
+    assert inference.batch_size(torch.device("cuda")) == 256
+    assert inference.batch_size(torch.device("cpu")) == min(256, 64 * torch.get_num_threads())
+    found = []
+    for size in (7, 64, 256):
+        monkeypatch.setattr(inference, "batch_size", lambda _, size=size: size)
+        found.append(infer(each, data.images, SETTINGS))
+    for other in found[1:]:
+        assert torch.equal(found[0].logits, other.logits)
+        assert torch.equal(found[0].features, other.features)
