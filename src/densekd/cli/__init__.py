@@ -24,6 +24,7 @@ from densekd.cli import (
     sweep,
     ui,
 )
+from densekd.display import output
 
 
 class _OneLineErrors(TyperGroup):
@@ -45,7 +46,7 @@ class _OneLineErrors(TyperGroup):
         except (ValueError, OSError) as error:
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
-            typer.echo(f"Error: {error}", err=True)
+            typer.echo(f"Error: {output.escape_controls(str(error))}", err=True)
             raise typer.Exit(2) from error
 
 

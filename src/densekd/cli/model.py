@@ -69,8 +69,9 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
     if facts.refused is not None:
         refused = f"said of {output.percent(facts.refused)} % of the images of known classes"
     rows = {
-        "model": f"{output.safe(model)}, step {facts.entry.step} of {facts.entry.when}",
-        "method": f"{facts.method} with {facts.network} "
+        "model": f"{output.safe(model)}, step {facts.entry.step} of "
+        f"{output.safe(facts.entry.when)}",
+        "method": f"{output.safe(facts.method)} with {output.safe(facts.network)} "
         f"({output.number(facts.parameters)} parameters)",
         "image size": f"{facts.image_size} x {facts.image_size} pixels",
         "images": f"{output.number(facts.exemplars)} to learn from, "
@@ -150,7 +151,7 @@ def _row(entry: "HistoryEntry") -> list[str]:
         "→" if entry.current else "",
         str(entry.step),
         "-" if entry.parent is None else str(entry.parent),
-        entry.when.replace("T", " ").removesuffix("+00:00") + " UTC",
+        output.safe(entry.when.replace("T", " ").removesuffix("+00:00") + " UTC"),
         _deed(update),
         output.number(len(update.classes)),
         output.percent(update.after.new),

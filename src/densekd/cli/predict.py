@@ -1,6 +1,7 @@
 """``densekd predict``: classify images."""
 
 import csv
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -82,7 +83,9 @@ def _files(images: str) -> list[Path]:
     from densekd.model.predict import image_files
 
     if images == "-":
-        files = [Path(line) for line in sys.stdin.read().splitlines() if line.strip()]
+        # File names need not be UTF-8.
+        lines = os.fsdecode(sys.stdin.buffer.read()).splitlines()
+        files = [Path(line) for line in lines if line.strip()]
         if not files:
             raise ValueError("There is no path on stdin; give one per line.")
         return files

@@ -35,6 +35,8 @@ def ui_command(
 
     from densekd.ui.server import listen, serving
 
+    if model.exists() and not model.is_dir():
+        raise ValueError(f"{model} is a file; give the folder of a model, or a new one.")
     ended = threading.Event()
     with Interrupts() as interrupts:
         interrupts.on_first = ended.set

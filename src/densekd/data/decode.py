@@ -4,6 +4,7 @@ import functools
 import io
 import math
 import os
+import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -236,6 +237,9 @@ def _reading(file: Path | bytes) -> Iterator[Image.Image]:
     """Open an image without loading it, and turn every error into an `UnreadableImage`."""
     source = io.BytesIO(file) if isinstance(file, bytes) else file
     try:
+        # Opening a pipe would wait for a writer, and a device may never end.
+        if not isinstance(file, bytes) and _is_endless(file):
+            raise UnreadableImage("not a file")
         with muted, Image.open(source, formats=_openers()) as image:
             # Up to twice the limit Pillow only warns, and warnings are muted.
             limit = Image.MAX_IMAGE_PIXELS
@@ -244,6 +248,11 @@ def _reading(file: Path | bytes) -> Iterator[Image.Image]:
             yield image
     except Exception as error:  # damaged files make Pillow raise many kinds of errors
         raise UnreadableImage(_reason(error)) from error
+
+
+def _is_endless(file: Path) -> bool:
+    kind = file.stat().st_mode
+    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
 
 
 @functools.cache

@@ -43,6 +43,11 @@ def safe(name: str | Path) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def escape_controls(text: str) -> str:
+    """A sentence in which characters that could control a terminal are escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def number(value: float) -> str:
     """A whole number: 1,797."""
     return f"{value:,.0f}"
@@ -123,4 +128,6 @@ def percent(value: float | None) -> str:
 
 def show_warnings(screen: Console) -> AbstractContextManager[None]:
     """Print the package's warnings as lines, above a bar if there is one."""
-    return forward_warnings(lambda text: screen.print(f"Warning: {text}", soft_wrap=True))
+    return forward_warnings(
+        lambda text: screen.print(f"Warning: {escape_controls(text)}", soft_wrap=True)
+    )

@@ -81,6 +81,10 @@ class _StepCheck(NamedTuple):
 
 
 def _check_step(folder: Path, step: int) -> _StepCheck:
+    try:
+        place = step_path(folder, step)
+    except DamagedCheckpoint as error:
+        return _StepCheck(step, False, False, [str(error)], [folder / "steps" / f"{step:03d}"])
     damaged, lacks = _damaged_parts(folder, step), why_damaged(folder, step)
     closed, problems = _why_closed(folder, step), [*damaged.values()]
     if closed is not None and not damaged:
@@ -88,7 +92,6 @@ def _check_step(folder: Path, step: int) -> _StepCheck:
         problems.append(f"Step {step} can't be opened: {closed}")
     elif lacks is not None and not damaged:
         problems.append(f"Step {step} can predict, but can't be taught: {lacks}")
-    place = step_path(folder, step)
     unreadable = [file for part in damaged for file in sorted(place.glob(f"{part}[.-]*"))]
     opens = closed is None
     return _StepCheck(step, opens, opens and lacks is None, problems, unreadable)
@@ -117,7 +120,7 @@ def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
 
 def _is_aside(folder: Path, step: int) -> bool:
     """Whether a repair set aside the state of a step, so that the rest waits for others' use."""
-    name = (step_path(folder, step) / "state.json").relative_to(folder)
+    name = Path("steps", f"{step:03d}", "state.json")
     here = (folder / name).exists()
     return not here and any((place / name).exists() for place in Store(folder).aside.glob("*"))
 

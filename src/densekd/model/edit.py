@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from densekd.data.folder import quote_names
+from densekd.files import read_regular_file
 from densekd.model.frozen import FrozenModel
 from densekd.model.frozen_update import FrozenUpdate, new_ranks
 from densekd.model.photos import Photos
 from densekd.model.store import FROZEN, Edit, Store, Update
+
+_MOST_BYTES = 1 << 30  # of a photo
 
 
 def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
@@ -130,7 +133,7 @@ def check_left(model: FrozenModel, classes: Sequence[str], gone: Tensor) -> None
 
 def file_hash(file: Path) -> bytes:
     """The SHA-256 by which the photo in a file is known."""
-    return sha256(file.read_bytes()).digest()
+    return sha256(read_regular_file(file, _MOST_BYTES)).digest()
 
 
 def match_hashes(photos: Photos, hashes: Collection[bytes]) -> Tensor:

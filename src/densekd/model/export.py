@@ -54,7 +54,7 @@ def export(
     differs by more than 1e-4, or if more than 1 % of the images change between known and unknown.
     """
     content, images, worst = _verified(model, to, file, on_progress)
-    write_atomically(file, content)
+    _write(file, content)
     return ExportResult(file, len(content), images, worst)
 
 
@@ -69,8 +69,15 @@ def export_int8(
     with _quiet():
         int8 = quantise(content, model)
     compared = compare_int8(content, int8, model)
-    write_atomically(file, int8)
+    _write(file, int8)
     return ExportResult(file, len(int8), images, worst), compared
+
+
+def _write(file: Path, content: bytes) -> None:
+    try:
+        write_atomically(file, content)
+    except OSError as error:
+        raise ValueError(f"{file} can't be written ({error.strerror}).") from error
 
 
 def _verified(

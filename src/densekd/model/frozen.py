@@ -64,7 +64,35 @@ class FrozenModel(Model):
             )
         origin = facts["backbone"]
         at = place if origin == step else Store(folder).path(origin)
-        return cls(folder, step, facts, tensors, load_backbone(at / "backbone"))
+        model = cls(folder, step, facts, tensors, load_backbone(at / "backbone"))
+        model.check_content(place)
+        return model
+
+    def check_content(self, place: Path) -> None:
+        """Raise unless names, numbers and shapes fit each other, which a checksum doesn't tell."""
+        names, width = self.classes, self.backbone.width
+        shapes = {
+            "weight": (self.head.weight.shape, (len(names), width)),
+            "bias": (self.head.bias.shape, (len(names),)),
+            "tested weight": (self.tested_head.weight.shape, (len(names), width)),
+            "means": (self.unknown.means.shape, (len(names), width)),
+            "cosine weight": (self.unknown.cosine_weight.shape, ()),
+            "scores": (self.unknown.scores.shape, (self.unknown.scores.numel(),)),
+            "labels": (self.labels.shape, (self.labels.numel(),)),
+        }
+        wrong = [name for name, (found, fits) in shapes.items() if tuple(found) != fits]
+        labels = self.labels[self.labels.ge(len(names)) | self.labels.lt(-1)]
+        if (
+            wrong
+            or len(labels)
+            or len({*names}) < len(names)
+            or not all(isinstance(name, str) for name in names)
+            or not (isinstance(self.temperature, float) and 0 < self.temperature < math.inf)
+        ):
+            raise DamagedCheckpoint(
+                f"{place} has the right checksum, but its names, numbers or shapes don't fit "
+                f"({', '.join(wrong) or 'classes, labels or temperature'})."
+            )
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:
         """Scores of images, and whether they look like anything that was taught."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from densekd.checks import first_line
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.model.pointer import Pointer
@@ -198,14 +199,20 @@ class Model(ABC):
 
 def read_model(folder: Path, step: int, place: Path) -> Model:
     """Read the state of a step of either kind from ``place``, also before it is committed."""
-    if load_facts(place / "state").get("kind") == FROZEN:
-        from densekd.model.frozen import FrozenModel
+    try:
+        if load_facts(place / "state").get("kind") == FROZEN:
+            from densekd.model.frozen import FrozenModel
 
-        return FrozenModel.read_from(folder, step, place)
-    # Imported only here, because the engine for training takes seconds to import.
-    from densekd.model.trained import TrainedModel
+            return FrozenModel.read_from(folder, step, place)
+        # Imported only here, because the engine for training takes seconds to import.
+        from densekd.model.trained import TrainedModel
 
-    return TrainedModel.read_from(folder, step, place)
+        return TrainedModel.read_from(folder, step, place)
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+        raise DamagedCheckpoint(
+            f"{place} has the right checksum, but isn't a state of a model "
+            f"({type(error).__name__}: {first_line(error)})."
+        ) from error
 
 
 def history(folder: Path) -> list[HistoryEntry]:

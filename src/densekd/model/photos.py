@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from densekd.data.decode import open_rgb
-from densekd.training.checkpoint import State, load_state, save_state
+from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 _HASH = 32  # bytes of a SHA-256
 _QUALITY = 92  # of JPEG: no difference that a network would see
@@ -67,6 +67,13 @@ class Photos:
 def load_photos(path: Path) -> Photos:
     """Load what `Photos.save` saved."""
     tensors = load_state(path).tensors
+    count, sizes = len(tensors["hashes"]), tensors["sizes"]
+    if (
+        tensors["hashes"].shape != (count, _HASH)
+        or any(len(tensors[name]) != count for name in ("features", "test", "sizes"))
+        or int(sizes.clamp(min=0).sum()) != len(tensors["jpegs"])
+    ):
+        raise DamagedCheckpoint(f"{path} has the right checksum, but its shapes don't fit.")
     content, start, jpegs = tensors["jpegs"].numpy().tobytes(), 0, []
     for size in tensors["sizes"].tolist():
         jpegs.append(content[start : start + size])

@@ -3,6 +3,8 @@
 import functools
 import json
 import logging
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,8 +92,17 @@ def step_numbers(folder: Path) -> list[int]:
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """The folder of a step."""
-    return folder / "steps" / f"{step:03d}"
+    """The folder of a step; raises `DamagedCheckpoint` if it, or a file in it, is a link.
+
+    Otherwise a model of someone else could have any file of this computer read as its own.
+    """
+    place = folder / "steps" / f"{step:03d}"
+    inside = os.scandir(place) if place.is_dir() else ()
+    links = [Path(entry) for entry in inside if entry.is_symlink()]
+    for path in (place.parent, place, *links):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise DamagedCheckpoint(f"{path} is a link out of the model; put a copy in its place.")
+    return place
 
 
 def why_damaged(folder: Path, step: int) -> str | None:
@@ -101,6 +112,8 @@ def why_damaged(folder: Path, step: int) -> str | None:
             load_state(path)
     except (DamagedCheckpoint, FileNotFoundError) as error:
         return str(error)
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{folder / 'steps' / f'{step:03d}'} doesn't say what it needs ({error!r})."
     return None
 
 
@@ -111,11 +124,19 @@ def needed_states(folder: Path, step: int) -> list[Path]:
     if "backbone" in facts:
         needed.append(step_path(folder, facts["backbone"]) / "backbone")
         return needed + [step_path(folder, other) / "photos" for other in facts["photos"]]
+    return needed + [step_path(folder, other) / "kept" for other in step_ancestors(folder, step)]
+
+
+def step_ancestors(folder: Path, step: int) -> Iterator[int]:
+    """A step, its parent, and so on to the first step."""
     parent: Any = step
     while parent is not None:
-        needed.append(step_path(folder, parent) / "kept")
-        parent = load_facts(step_path(folder, parent) / "state")["parent"]
-    return needed
+        yield parent
+        child, path = parent, step_path(folder, parent) / "state"
+        parent = load_facts(path).get("parent")
+        # A step is made from an earlier one; otherwise this might go in circles.
+        if parent is not None and not (type(parent) is int and 0 <= parent < child):
+            raise DamagedCheckpoint(f"{path}.json is damaged: its parent can't be {parent!r}.")
 
 
 @functools.cache

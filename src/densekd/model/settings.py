@@ -37,6 +37,9 @@ _TRAINING_SHARE = 0.9
 _TRIAL_SECONDS, _TRIAL_SHARE = 5.0, 0.05
 _TRIAL_BATCHES = 3
 
+# Of a side; a model with more isn't opened, since it may be someone else's.
+LARGEST_IMAGE = 4096
+
 # Settings that can't change once a model exists.
 _FIXED = {
     ("network",): "network",
@@ -62,6 +65,10 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
     else:
         config = resolve(merge(tomllib.loads(as_toml(before)), chosen))
         _check_fixed(before, config)
+    if not 1 <= (config.data.image_size or size) <= LARGEST_IMAGE:
+        raise ValueError(
+            f"The image size must be from 1 to {LARGEST_IMAGE}, not {config.data.image_size}."
+        )
     if config.engine.devices != 1:
         raise ValueError("A model is taught on one device; leave engine.devices at 1.")
     return config

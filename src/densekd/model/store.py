@@ -30,6 +30,7 @@ from densekd.model.pointer import (
     Pointer,
     read_pointer,
     rebuild_pointer,
+    step_ancestors,
     step_numbers,
     step_path,
     why_damaged,
@@ -157,9 +158,13 @@ class Store:
     def entry(self, step: int, pointer: Pointer) -> HistoryEntry:
         """The history entry of a step."""
         facts, current = self.facts(step), step == pointer.step
-        return HistoryEntry(
-            step, facts["parent"], facts["when"], current, update_from_json(facts["update"])
-        )
+        try:
+            parent, when, update = facts["parent"], str(facts["when"]), facts["update"]
+            return HistoryEntry(step, parent, when, current, update_from_json(update))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self.damaged(
+                DamagedCheckpoint(f"{self.path(step)} doesn't say what its update did.")
+            ) from error
 
     def damaged(self, error: Exception) -> ValueError:
         """The error that says what is damaged, and the way out."""
@@ -176,9 +181,8 @@ class Store:
 
     def ancestors(self, step: int | None) -> Iterator[int]:
         """A step, its parent, and so on to the first step."""
-        while step is not None:
-            yield step
-            step = self.facts(step)["parent"]
+        if step is not None:
+            yield from step_ancestors(self.folder, step)
 
     def before_finetuning(self, step: int) -> int:
         """The step itself, or the one that was fine-tuned to make it."""

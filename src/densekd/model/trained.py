@@ -1,7 +1,7 @@
 """A model whose whole network is trained, by one of the methods of `densekd.methods`."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -16,7 +16,10 @@ from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import write_atomically
 from densekd.model.model import Model, ModelOutputs
+from densekd.model.settings import LARGEST_IMAGE
 from densekd.model.store import Store
+from densekd.nn.registry import is_pretrained, make_backbone
+from densekd.nn.transformers_backbone import only_local_files
 from densekd.runs.build import make_engine, make_learner
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 from densekd.training.engine import Engine
@@ -44,7 +47,12 @@ class TrainedModel(Model):
         if sha256(file.read_bytes()).hexdigest() != facts["config"]:
             raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
         config = resolve(read_toml(file))
-        learner = make_learner(config, (facts["mean"], facts["std"]), make_engine(config))
+        _check_limits(file, config, facts["learner"])
+        _check_network(file, config.network, tensors)
+        with only_local_files():
+            learner = make_learner(
+                config, (facts["mean"], facts["std"]), make_engine(on_this_computer(config))
+            )
         learner.load_state(State(facts["learner"], tensors))
         learner.network.eval()
         return cls(folder, step, facts, config, learner)
@@ -95,6 +103,38 @@ class TrainedModel(Model):
     def parameters(self) -> int:
         """The number of the network's parameters."""
         return sum(parameter.numel() for parameter in self.learner.network.parameters())
+
+
+def on_this_computer(config: Config) -> Config:
+    """The settings on the processor if the model's own device isn't here."""
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if here.get(config.engine.accelerator, True):
+        return config
+    return replace(config, engine=replace(config.engine, accelerator="cpu"))
+
+
+def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> None:
+    """Raise if opening a model would take much memory for what its settings alone say."""
+    size, classes = config.data.image_size, learned["classes"]
+    if size is None or not 1 <= size <= LARGEST_IMAGE:
+        raise DamagedCheckpoint(
+            f"{file} has the image size {size}, not one from 1 to {LARGEST_IMAGE}."
+        )
+    sizes = learned["sizes"]
+    if not all(type(each) is int and each > 0 for each in sizes) or sum(sizes) != len(classes):
+        raise DamagedCheckpoint(f"{file.parent} has {len(classes)} classes in tasks of {sizes}.")
+
+
+def _check_network(file: Path, network: str, tensors: Mapping[str, Tensor]) -> None:
+    """Raise, before its memory is taken, if the network is larger than the saved one."""
+    if is_pretrained(network):
+        return
+    with torch.device("meta"):
+        draft = make_backbone(network)
+    assert isinstance(draft, nn.Module)
+    needed = sum(parameter.numel() for parameter in draft.parameters())
+    if needed > sum(tensor.numel() for tensor in tensors.values()):
+        raise DamagedCheckpoint(f"{file} has another network, {network}, than the saved one.")
 
 
 def _all_known(scores: Tensor) -> ModelOutputs:

@@ -43,7 +43,7 @@ from densekd.model.settings import (
     with_schedule,
 )
 from densekd.model.store import Store, Update
-from densekd.model.trained import TrainedModel, write_state
+from densekd.model.trained import TrainedModel, on_this_computer, write_state
 from densekd.runs.build import Normalisation, make_engine, make_learner
 from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints
@@ -139,7 +139,7 @@ class TrainedRequest(UpdateRequest):
 
     def learner(self, config: Config) -> Learner:
         """The model's learner with these settings, ready to learn `task`."""
-        learner = make_learner(config, self.normalisation, make_engine(config))
+        learner = make_learner(config, self.normalisation, make_engine(on_this_computer(config)))
         if self.model is not None:
             learner.load_state(self.model.learner.state())
         if len(self.images.replay):

@@ -14,6 +14,9 @@ from torch.nn.functional import pad
 
 from densekd.nn.network import Features
 
+# He et al.'s deepest network, and more than any published width: names may come from a stranger.
+_DEEPEST, _WIDEST = 1202, 32
+
 
 class Block(nn.Module):
     """Two 3 x 3 convolutions and a shortcut, which is 1 x 1 where the shape changes.
@@ -67,8 +70,10 @@ def cifar_resnet(depth: int) -> ResNet:
 
     ResNet-32 is the network of UCIR and CCIL: 466,256 parameters without classifier.
     """
-    if depth < 8 or depth % 6 != 2:
-        raise ValueError(f"There is no CIFAR ResNet-{depth}: depths are 8, 14, 20, 26, 32, ...")
+    if not 8 <= depth <= _DEEPEST or depth % 6 != 2:
+        raise ValueError(
+            f"There is no CIFAR ResNet-{depth}: depths are 8, 14, 20, 26, 32, ..., {_DEEPEST}."
+        )
     return ResNet(_stem(16, 3, 1), (16, 32, 64), (depth - 2) // 6, last_relu=False)
 
 
@@ -148,8 +153,11 @@ class WideResNet(nn.Module):
 
     def __init__(self, depth: int, widen: int, *, large: bool = False) -> None:
         super().__init__()
-        if depth < 10 or depth % 6 != 4 or widen < 1:
-            raise ValueError(f"There is no WRN-{depth}-{widen}: depths are 10, 16, 22, 28, ...")
+        if not 10 <= depth <= _DEEPEST or depth % 6 != 4 or not 1 <= widen <= _WIDEST:
+            raise ValueError(
+                f"There is no WRN-{depth}-{widen}: depths are 10, 16, 22, 28, ..., and widths 1 to "
+                f"{_WIDEST}."
+            )
         self.width = 64 * widen
         # Also built if large: leaving it out would change the weights that a seed draws.
         self.stem: nn.Module = nn.Conv2d(3, 16, 3, 1, 1, bias=False)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,18 @@ from densekd.checks import first_line
 from densekd.nn.network import Features, Preprocessing
 
 logger = logging.getLogger(__name__)
+
+_local_only = ContextVar("_local_only", default=False)
+
+
+@contextmanager
+def only_local_files() -> Iterator[None]:
+    """Within it, no network is asked for a model: only what was downloaded before is found."""
+    token = _local_only.set(True)
+    try:
+        yield
+    finally:
+        _local_only.reset(token)
 
 
 class Pretrained(nn.Module):
@@ -70,11 +83,14 @@ def pretrained(name: str) -> Pretrained:
         raise ValueError(f"hf:{name} can't be loaded: there is no such folder.")
     place = str(folder) if folder.is_dir() else name
     try:
-        with _quiet(transformers):
+        with _quiet(transformers), _offline(_local_only.get()):
             model, report = transformers.AutoModel.from_pretrained(
-                place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+                place,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
             )
-        preprocessing = _preprocessing(transformers, place, model.config)
+            preprocessing = _preprocessing(transformers, place, model.config)
         return _wrap(name, model, preprocessing, report["missing_keys"])
     except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
@@ -86,9 +102,9 @@ def pretrained(name: str) -> Pretrained:
 def rebuild_pretrained(facts: Mapping[str, Any]) -> Pretrained:
     """The network that `Pretrained.facts` describes, with random weights; nothing is downloaded."""
     transformers = _transformers(facts["network"])
-    settings = dict(facts["config"])
+    settings = {key: value for key, value in facts["config"].items() if key != "auto_map"}
     config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
-    with _quiet(transformers):
+    with _quiet(transformers), _offline(True):
         model = transformers.AutoModel.from_config(config)
     if not facts["pools"]:
         model.pooler = None
@@ -147,6 +163,19 @@ def _size(given: object) -> tuple[int, int] | None:
         case {"shortest_edge": int(side)} | int(side):
             return side, side
     return None
+
+
+@contextmanager
+def _offline(offline: bool) -> Iterator[None]:
+    """Let the hub's library send nothing; it would even to say which program asks."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 @contextmanager
