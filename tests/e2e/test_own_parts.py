@@ -197,6 +197,30 @@ def test_the_code_of_a_folder_runs_only_with_consent(folder: Path) -> None:
     assert "sigma" in densekd(folder, *fast, "--trust-code")
 
 
+def test_python_values_give_the_numbers_of_the_file(folder: Path) -> None:
+    code = """
+import densekd, mine
+result = densekd.run(data=mine.stripes, network=mine.tiny, method=mine.eeil, steps=2, epochs=20,
+    override={"metrics": [mine.confidence]}, out="python", quiet=True)
+print(result.folder)
+"""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert numbers(result(folder / "python")) == numbers(result(folder / "runs"))
+
+
+def test_another_method_goes_on_from_a_step(folder: Path) -> None:
+    run = result(folder / "runs")["folder"]
+    command = ["run", "--from", f"{run}@2", "--method", "gkd", "--out", "branch"]
+    command += ["-o", "method.options.head=linear"]
+    assert "--trust-code" in densekd(folder, *command, code=2)
+    densekd(folder, *command, "--trust-code")
+    steps = numbers(result(folder / "branch"))
+    assert steps[:2] == numbers(result(folder / "runs"))[:2]
+
+
 WRONG = {
     "nothing = ": ("--network", "SyntaxError in line 1"),
     "def part(): return 1 / 0": ("--network", "mine.py can't be used: ZeroDivisionError in line 1"),
