@@ -360,7 +360,7 @@ def test_two_processes_that_were_stopped_go_on(by_two: tuple[Path, str], tmp_pat
     with ranks(tmp_path / "ranks.toml", out) as process:
         _, said = process.communicate()
     assert process.returncode == 0, said
-    assert "1 of 3 tasks already done." in said
+    assert "Resumed after task 1 of 3." in said
     assert numbers(stored(out)) == numbers(stored(by_two[0]))
     weights = [load_file(max(at.glob("*/learner/*.safetensors"))) for at in (out, by_two[0])]
     assert weights[0].keys() == weights[1].keys()

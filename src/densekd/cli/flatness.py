@@ -40,7 +40,7 @@ def flatness_command(
     Writes flatness.json and flatness.png to the run folder.
     """
     from densekd.analysis.flatness import Noise, measure_flatness, plot_flatness
-    from densekd.config.schema import read_config
+    from densekd.config.branching import read_config
     from densekd.training.callbacks import Stopped
 
     if images is not None and images < 1:

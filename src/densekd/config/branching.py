@@ -8,14 +8,21 @@ from typing import Any
 from densekd.config.defaults import default_settings
 from densekd.config.digests import influential
 from densekd.config.own_parts import own_references
-from densekd.config.schema import Config, as_toml, as_tree, read_config, resolve
-from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, over, plain
+from densekd.config.schema import Config, as_toml, as_tree, resolve
+from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, over, plain, read_toml
 from densekd.methods.registry import baseline_of, split_name
 from densekd.parts import OwnPartError
 
 # What the learned steps depend on, and the steps to come must agree with.
 _SECTIONS = ("data", "scenario")
 _FIXED = ("seed", "network", *_SECTIONS)
+
+
+def read_config(folder: Path) -> Config:
+    """Read the settings of the run in a folder."""
+    if not (folder / "config.toml").is_file():
+        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
+    return resolve(read_toml(folder / "config.toml"))
 
 
 def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ from densekd.config.settings_tree import (
     given,
     merge,
     plain,
-    read_toml,
     toml_lines,
     uniform,
 )
@@ -292,13 +291,6 @@ def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
         tree = complete_branch(tree, trust_code=trust_code)
     _check_preset(tree)
     return checked(Config, merge(default_settings(tree), tree))
-
-
-def read_config(folder: Path) -> Config:
-    """Read the settings of the run in a folder."""
-    if not (folder / "config.toml").is_file():
-        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
-    return resolve(read_toml(folder / "config.toml"))
 
 
 def _check_preset(tree: Mapping[str, Any]) -> None:

@@ -94,6 +94,10 @@ class RunDisplay(Display, RunObserver):
             self.draw(label, done, total, epoch)
             self.describe_task(report.task, in_the_run, facts)
 
+    def resumed_within(self, task: int, epoch: int) -> None:
+        """Say that a task goes on from a checkpoint within it."""
+        self.say(f"Resumed {self.wording.task(task, len(self.tasks))} after epoch {epoch}.")
+
     def evaluated(self, record: StepRecord) -> None:
         """Say how well a task was learned."""
         self.say(self.wording.outcome(record, self.tasks[record.number].classes))
@@ -139,7 +143,10 @@ class _RunWording:
         )
 
     def done(self, done: int, total: int) -> str:
-        return f"{done} of {total} tasks already done." if done else ""
+        start = self.config.start
+        if start is not None and done == start.after:
+            return f"Goes on from {output.safe(start.run)} after task {done} of {total}."
+        return f"Resumed after task {done} of {total}." if done else ""
 
     def task(self, number: int, total: int) -> str:
         return f"task {number + 1}/{total}"

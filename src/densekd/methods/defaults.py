@@ -16,6 +16,7 @@ Preset = Literal["paper", "ccil"]
 # The height and width of images in files, unless given; those of hub data are only known later.
 _IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE}
 _LARGEST_SMALL = 64
+_LARGEST_DIGITS = 16
 
 
 class _Usual(NamedTuple):
@@ -57,6 +58,17 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
             size = image_size or _IMAGE_SIZES.get(name, 0)
             return "imagenet100" if size > _LARGEST_SMALL else "small"
     return "small"
+
+
+def kind_by_size(shortest: int) -> DataKind:
+    """The kind of images whose source isn't known, by their shorter side in pixels.
+
+    Images as small as the digits of scikit-learn count as such, those of more than 64 pixels as
+    ImageNet-100.
+    """
+    if shortest > _LARGEST_SMALL:
+        return "imagenet100"
+    return "small" if shortest > _LARGEST_DIGITS else "digits"
 
 
 def default_augment(kind: DataKind) -> dict[str, Any]:

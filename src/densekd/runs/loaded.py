@@ -5,8 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from densekd.config.branching import read_config
 from densekd.config.own_parts import load_trusted
-from densekd.config.schema import Config, read_config
+from densekd.config.schema import Config
 from densekd.data.dataset import image_shape
 from densekd.data.scenario import Scenario
 from densekd.metrics import Matrix

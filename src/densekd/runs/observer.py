@@ -76,6 +76,11 @@ class RunObservers(RunObserver):
         for each in self.observers:
             each.evaluated(record)
 
+    def resumed_within(self, task: int, epoch: int) -> None:
+        """Pass on that a task is resumed."""
+        for each in self.observers:
+            each.resumed_within(task, epoch)
+
     def stop(self) -> bool:
         """Whether one of them wants the run to stop."""
         return any([each.stop() for each in self.observers])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from densekd.config.branching import read_config
 from densekd.config.digests import base_settings, influential
 from densekd.config.own_parts import check_code, own_references, write_code
 from densekd.config.schema import (
@@ -18,7 +19,6 @@ from densekd.config.schema import (
     StartConfig,
     as_toml,
     as_tree,
-    read_config,
 )
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits

@@ -32,6 +32,9 @@ class Callback:
     def report(self, report: TrainingProgress) -> None:
         """Receive progress, about once a second and at the end of each epoch."""
 
+    def resumed_within(self, task: int, epoch: int) -> None:
+        """Training of a task goes on from a checkpoint, after ``epoch`` epochs of its phase."""
+
     def stop(self) -> bool:
         """Whether to save and stop; called after each batch and each image that is read."""
         return False

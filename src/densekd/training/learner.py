@@ -15,7 +15,8 @@ from densekd.data.augment import Augment
 from densekd.data.dataset import Images, image_shape
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
-from densekd.methods.method import Method
+from densekd.methods.defaults import kind_by_size
+from densekd.methods.method import DataKind, Method
 from densekd.nn.adapter import BackboneAdapter
 from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network
@@ -30,8 +31,8 @@ from densekd.training.phases import ExternalTeacher, TaskTraining
 from densekd.training.settings import (
     InferredAugment,
     LearnerSpec,
+    augment_in_use,
     describe_augment,
-    restore_augment,
     restore_parts,
 )
 from densekd.training.settings import Settings as Settings
@@ -84,6 +85,7 @@ class Learner:
         given = Settings() if settings is None else settings
         self.spec = LearnerSpec(backbone, method, memory, given, epochs)
         self.method, self.settings = self.spec.make_method(), given
+        self.kind: DataKind = "small"  # until the first images come
         self.classes: tuple[str, ...] = ()
         self.memory = self.spec.make_memory()
         if self.method.keeps == "everything":
@@ -126,6 +128,8 @@ class Learner:
             Diverged: a loss or a weight is no longer finite.
         """
         self._check(task)
+        if not self.classes:
+            self._set_kind(kind_by_size(min(image_shape(task.train.images))))
         self._infer_augment(task.train.images)
         backbone = self.network.backbone
         if not self.classes and isinstance(backbone, BackboneAdapter) and backbone.finds_width:
@@ -211,7 +215,7 @@ class Learner:
         """Write the learner to a folder, atomically."""
         state = self.state()
         made_of = {**self.spec.describe(), "used": describe_augment(self.settings.augment)}
-        facts = {**state.facts, "parts": made_of}
+        facts = {**state.facts, "parts": {**made_of, "kind": self.kind}}
         save_state(Path(folder) / "learner", State(facts, state.tensors))
 
     @classmethod
@@ -233,9 +237,9 @@ class Learner:
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
         learner = cls(**restore_parts(made_of, given))
+        learner._set_kind(made_of.get("kind", learner.kind))
         learner.load_state(state, change_method=method is not None)
-        if settings is None:
-            learner._set_augment(restore_augment(made_of["used"]))
+        learner._set_augment(augment_in_use(learner.settings.augment, made_of, settings))
         return learner
 
     def state(self) -> State:
@@ -312,6 +316,13 @@ class Learner:
         given = self.spec.settings.augment
         if isinstance(given, InferredAugment) and not self.classes:
             self._set_augment(given.on(images, self.network.backbone))
+
+    def _set_kind(self, kind: DataKind) -> None:
+        """Let the kind of data decide lambda, if the method was given by its name."""
+        self.kind = kind
+        if isinstance(self.spec.method, str):
+            self.method = self.spec.make_method(kind)
+            self.terms = copy.deepcopy(dict(self.method.terms))
 
     def _set_augment(self, augment: Augment) -> None:
         self.settings = replace(self.settings, augment=augment.to(self.settings.engine.device))

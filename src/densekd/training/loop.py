@@ -1,6 +1,7 @@
 """The training loop: through the phases of a task, with reports and checkpoints."""
 
 import itertools
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -29,6 +30,9 @@ from densekd.training.phases import PhaseTraining, TaskTraining
 _SECONDS_PER_REPORT = 1.0
 # Training is saved after each epoch, and within an epoch that takes longer than this.
 _SECONDS_PER_SAVE = 600.0
+
+
+logger = logging.getLogger(__name__)
 
 
 class Diverged(ValueError):
@@ -75,6 +79,10 @@ def train_task(
             f"These checkpoints are of task {position.task + 1}, not of task {task + 1}; "
             "give each task a folder of its own."
         )
+    left = sum(phase.schedule.epochs for phase in training.phases[position.phase :])
+    if saved is not None and position.epoch < left:
+        logger.info("Resumed task %d after epoch %d.", task + 1, position.epoch)
+        callback.resumed_within(task, position.epoch)
     for phase in training.phases[position.phase :]:
         if training.lacks_images(phase):
             position.phase += 1

@@ -28,7 +28,8 @@ from densekd.training.engine import Engine
 
 # Pad by an eighth of an image's size: 4 pixels for CIFAR's 32.
 _PADDING = 8
-# A learner doesn't know its data when it is made.
+# A learner doesn't know its data when it is made; the first images decide the lambda of a
+# distillation. Learners that were saved before they did have that of small images.
 _KIND: DataKind = "small"
 
 
@@ -45,6 +46,12 @@ class InferredAugment(Augment):
             (0.5,) * 3, (0.5,) * 3, padding=padding or 0, flip=flip, brightness=brightness
         )
         self.by_size = padding is None
+
+    def like(self, used: Augment) -> Augment:
+        """The augmentation with the statistics, and the padding by size, of one in use."""
+        padding = used.padding if self.by_size else self.padding
+        mean, std = used.mean, used.std
+        return Augment(mean, std, padding=padding, flip=self.flip, brightness=self.brightness)
 
     def on(self, images: Images, backbone: object) -> Augment:
         """The augmentation for these images; a pretrained backbone brings its own statistics."""
@@ -99,8 +106,8 @@ class LearnerSpec:
             return draw_backbone(self.backbone, self.settings.seed)
         return as_lazy_backbone(self.backbone)
 
-    def make_method(self) -> Method:
-        """The method; a named one has the defaults for small images."""
+    def make_method(self, kind: DataKind = _KIND) -> Method:
+        """The method; a named one has the defaults for small images, but lambda for its kind."""
         if isinstance(self.method, Method):
             if self.epochs is not None:
                 raise ValueError("epochs go with the name of a method; a Method has its own.")
@@ -108,8 +115,10 @@ class LearnerSpec:
         known = method_defaults(self.method, _KIND)
         schedules = known.schedules
         if self.epochs is not None:
+            if self.epochs < 1:
+                raise ValueError(f"epochs must be a number of at least 1, not {self.epochs}.")
             schedules = schedules.scaled(self.epochs / schedules.base.epochs)
-        options = DenseOptions(lambda_base=default_lambda(self.method, _KIND))
+        options = DenseOptions(lambda_base=default_lambda(self.method, kind))
         return make_method(self.method, options, schedules, known.options)
 
     def make_memory(self) -> ExemplarMemory:
@@ -124,7 +133,9 @@ class LearnerSpec:
         memory, augment = self.make_memory(), describe_augment(self.settings.augment)
         quota = [memory.quota.per_class, memory.quota.total]
         named = {"quota": quota, "selection": memory.selection}
-        kept = {name: getattr(self.settings, name) for name in ("seed", "workers", "image_size")}
+        names = ("seed", "workers", "image_size", "oversample_rare")
+        kept = {name: getattr(self.settings, name) for name in names}
+        kept["precision"] = self.settings.engine.precision
         return {
             "backbone": self.backbone if isinstance(self.backbone, str) else None,
             "method": self.method if isinstance(self.method, str) else None,
@@ -145,15 +156,17 @@ def draw_backbone(network: str, seed: int, size: tuple[int, int] | None = None) 
 
 
 def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a described spec, replaced by those given; the engine is chosen anew."""
+    """The parts of a described spec, replaced by those given; the device is chosen anew."""
     names = ("backbone", "method", "memory", "settings", "epochs")
     found: dict[str, Any] = {name: description.get(name) for name in names}
     if found["memory"]:
         quota, selection = found["memory"]["quota"], found["memory"]["selection"]
         found["memory"] = ExemplarMemory(Quota(*quota), selection)
     if found["settings"]:
-        augment = restore_augment(found["settings"]["augment"])
-        found["settings"] = Settings(**{**found["settings"], "augment": augment})
+        kept = dict(found["settings"])
+        engine = Engine(precision=kept.pop("precision", "auto"))
+        augment = restore_augment(kept["augment"])
+        found["settings"] = Settings(**{**kept, "augment": augment, "engine": engine})
     found |= {name: part for name, part in given.items() if part is not None}
     if isinstance(found["method"], Method):
         found["epochs"] = None
@@ -182,6 +195,19 @@ def restore_augment(description: Mapping[str, Any]) -> Augment:
         return InferredAugment(**description)
     lists = {name: tuple(description[name]) for name in ("mean", "std")}
     return Augment(**{**description, **lists})
+
+
+def augment_in_use(
+    made: Augment, description: Mapping[str, Any], settings: Settings | None
+) -> Augment:
+    """The augmentation of a loaded learner: what was measured stays, whatever is given."""
+    used = restore_augment(description["used"]) if description.get("used") else made
+    if settings is None:
+        return used
+    # One that is still to be inferred was measured on no images.
+    if isinstance(made, InferredAugment) and not isinstance(used, InferredAugment):
+        return made.like(used)
+    return made
 
 
 def _statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from densekd.config.branching import read_config
 from densekd.config.digests import influential
-from densekd.config.schema import Config, as_toml, read_config, resolve
+from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import digest
 from densekd.files import write_atomically
 from densekd.methods.schedule import Schedule

@@ -88,7 +88,7 @@ def test_a_file_gets_a_line_for_what_matters() -> None:
         "rdkd on digits with resnet20, seed 1993: 10 classes in 3 tasks, 6 first and then 2 at a "
         "time.",
         "Run folder: runs/one",
-        "1 of 3 tasks already done.",
+        "Resumed after task 1 of 3.",
         "Waiting for another process that is training the same base task.",
         "Reusing the base task of an earlier run.",
         "task 2 learned class 6, class 7: accuracy 71.2 % (old 70.1, new 75.3), 34 s",

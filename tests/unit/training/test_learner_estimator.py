@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from densekd.config.schema import resolve
 from densekd.data.augment import Augment
 from densekd.data.dataset import FileImages, PixelImages
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
+from densekd.methods.terms import Distil, RatioWeight
 from densekd.nn.network import Features
 from densekd.training.callbacks import Callback, Stopped
 from densekd.training.checkpoint import save_state
@@ -323,3 +325,40 @@ def test_a_method_by_name_has_its_default_settings() -> None:
         Learner("resnet8", make_method("rdkd", DenseOptions(), SCHEDULES), epochs=3)
     with pytest.raises(ValueError, match="There is no network 'resnet'"):
         Learner("resnet")
+
+
+@pytest.mark.parametrize(("size", "source"), [(8, "digits"), (32, "cifar100"), (80, "folder:x")])
+def test_a_named_method_has_the_lambda_of_a_run_on_such_data(
+    size: int, source: str, tmp_path: Path
+) -> None:
+    images = torch.zeros(4, 3, size, size, dtype=torch.uint8)
+    images[2:] = 200
+    each = Learner("resnet8", "rdkd", settings=Settings(engine=ENGINE), epochs=1)
+    each.fit(images, [0, 0, 1, 1])
+    term = each.terms["kd"]
+    assert isinstance(term, Distil)
+    assert isinstance(term.weight, RatioWeight)
+    wanted = resolve({"data": {"source": source}}).method.options.lambda_base
+    assert term.weight.base == wanted
+    each.save(tmp_path)
+    loaded = Learner.load(tmp_path, settings=Settings(engine=ENGINE)).terms["kd"]
+    assert isinstance(loaded, Distil)
+    assert loaded.formula == term.formula
+
+
+def test_what_was_measured_and_set_is_there_again(tmp_path: Path) -> None:
+    given = Settings(seed=4, engine=Engine("cpu", precision="bf16"), oversample_rare=True)
+    images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    images[2:] = 200
+    each = Learner("resnet8", "finetune", settings=given, epochs=1).fit(images, [0, 0, 1, 1])
+    each.save(tmp_path)
+    whole = Learner.load(tmp_path).settings
+    assert (whole.seed, whole.oversample_rare, whole.engine.precision) == (4, True, "bf16")
+    other = Learner.load(tmp_path, settings=Settings(seed=9, engine=ENGINE)).settings
+    assert (other.seed, other.augment.mean) == (9, each.settings.augment.mean)
+    assert other.augment.mean != (0.5, 0.5, 0.5)
+
+
+def test_no_epochs() -> None:
+    with pytest.raises(ValueError, match="epochs must be a number of at least 1, not 0"):
+        Learner("resnet8", epochs=0)

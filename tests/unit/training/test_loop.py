@@ -586,3 +586,21 @@ def test_rates_say_which_parameters_learn_and_how_fast() -> None:
     }
     for name, factor in {"first.0.weight": 0.5, "second.1.bias": 2.0}.items():
         assert torch.allclose(chosen[name], factor * usual[name], rtol=1e-3, atol=1e-7)
+
+
+class Heard(StopAfter):
+    """Notes where training was resumed."""
+
+    heard: tuple[int, int] | None = None
+
+    def resumed_within(self, task: int, epoch: int) -> None:
+        self.heard = task, epoch
+
+
+def test_a_resumed_task_says_so(tmp_path: Path) -> None:
+    how, first, second, third = method("gkd"), Heard(4), Heard(10**6), Heard(10**6)
+    with pytest.raises(Stopped):
+        learner(how).learn(SCENARIO[0], callback=first, checkpoints=Checkpoints(tmp_path))
+    learner(how).learn(SCENARIO[0], callback=second, checkpoints=Checkpoints(tmp_path))
+    learner(how).learn(SCENARIO[0], callback=third, checkpoints=Checkpoints(tmp_path))
+    assert (first.heard, second.heard, third.heard) == (None, (0, 1), None)
