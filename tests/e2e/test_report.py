@@ -189,7 +189,7 @@ def test_every_file_that_the_page_names_is_there(reported: tuple[Path, Result]) 
     links = [str(attributes["href"]) for tag, attributes in read(out).tags if tag == "a"]
     files = {link for link in links if not link.startswith("#")}
     assert files == {str(file.relative_to(out)) for file in out.glob("*/*")}
-    assert len(files) == 3 * 3 + 4 * 2
+    assert len(files) == 4 * 3 + 4 * 2
 
 
 def test_nothing_is_one_sentence(tmp_path: Path) -> None:

@@ -76,8 +76,11 @@ def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
 
     The accuracy on the task's test images by the nearest mean of unit features, with the learner's
     network before it learns the task, minus that with the ``untrained`` network. The means are over
-    the first images of each class; NaN without test images.
+    the first images of each class. NaN without test images, and for a task of one class, which any
+    features tell apart.
     """
+    if len(task.test) == 0 or len(task.classes) == 1:
+        return math.nan
     first = Split(task.train.images, task.train.labels - task.first)
     known = first_of_each(first, _IMAGES_OF_A_MEAN)
     share = learner.settings.engine.share
@@ -92,7 +95,7 @@ def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
         right.append(int((predicted == test.labels).sum()))
     engine = learner.settings.engine
     trained, random = engine.total(torch.tensor(right, device=engine.device)).tolist()
-    return (trained - random) / len(task.test) if len(task.test) else math.nan
+    return float(trained - random) / len(task.test)
 
 
 def _counts(scores: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -179,3 +179,7 @@ def test_forward_transfer_compares_features_before_the_task_with_untrained_ones(
     assert all(torch.equal(x, state[name]) for name, x in each.network.state_dict().items())
     empty = replace(task, test=task.test.take(torch.arange(0)))
     assert math.isnan(forward_transfer(each, untrained.network, empty))
+    # Among one class, every prediction is right.
+    names = [["class 0", "class 1", "class 2", "class 3"], ["class 4"], ["class 5"]]
+    single = Scenario.of_names(scenario().dataset, names)[1]
+    assert math.isnan(forward_transfer(each, untrained.network, single))
