@@ -1,7 +1,7 @@
 """densekd: networks that learn new classes and keep the old ones, by dense distillation.
 
 Benchmarks, as the commands of the same names do them:
-    `run`, `Result`, `load_run`, `RunObserver`, `Stopped`
+    `run`, `sweep`, `compare`, `report`, `Result`, `load_run`, `RunObserver`, `Stopped`
 
 Your own model, taught from photos:
     `teach`, `Model`
@@ -24,8 +24,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from densekd.api import run as run
-    from densekd.api import teach as teach
+    from densekd.api.report import report as report
+    from densekd.api.run import run as run
+    from densekd.api.sweep import sweep as sweep
+    from densekd.api.teach import teach as teach
     from densekd.data.convert import as_dataset as as_dataset
     from densekd.data.dataset import Dataset as Dataset
     from densekd.data.memory import ExemplarMemory as ExemplarMemory
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from densekd.model.model import Model as Model
     from densekd.nn.network import Features as Features
     from densekd.pool import TaskPool as TaskPool
+    from densekd.reports.compare import compare as compare
     from densekd.runs.loaded import load_run as load_run
     from densekd.runs.observer import RunObserver as RunObserver
     from densekd.runs.result import Result as Result
@@ -85,11 +88,14 @@ _MODULES = {
     "TaskPool": "densekd.pool",
     "Term": "densekd.methods.terms",
     "as_dataset": "densekd.data.convert",
+    "compare": "densekd.reports.compare",
     "load": "densekd.data.sources",
     "load_run": "densekd.runs.loaded",
     "make_method": "densekd.methods.registry",
-    "run": "densekd.api",
-    "teach": "densekd.api",
+    "report": "densekd.api.report",
+    "run": "densekd.api.run",
+    "sweep": "densekd.api.sweep",
+    "teach": "densekd.api.teach",
 }
 __all__ = [*_MODULES]
 __version__ = "0.1.0"

@@ -56,6 +56,13 @@ TESTED_ELSEWHERE = {
     "unit/sweeps/test_sweep.py": {"sweeps/jobs.py"},
     "unit/training/test_engine.py": {"precision.py"},
     "unit/training/test_learner_estimator.py": {"training/settings.py"},
+    "unit/test_public_api.py": {
+        "api/report.py",
+        "api/signature.py",
+        "api/sweep.py",
+        "api/teach.py",
+        "sweeps/outcome.py",
+    },
     "unit/ui/test_predictor.py": {"ui/follower.py"},
 }
 

@@ -26,16 +26,13 @@ def compare_command(
     ] = False,
 ) -> None:
     """Compare the finished runs in a folder."""
-    from densekd.reports.compare import finished_runs, plot_runs
-    from densekd.reports.runs import AVERAGE
+    from densekd.reports.compare import COMPARED, compare
 
-    runs = finished_runs(folder)
-    numbers = ("average %", "last %", "base %", "old %", "new %", "minutes")
-    table = output.table("run", numbers=numbers)
-    measures = (AVERAGE, "accuracy", "base_accuracy", "old_accuracy", "new_accuracy")
-    for label, run in runs:
-        shares = [output.percent(run.measured(measure)) for measure in measures]
-        table.add_row(output.safe(label), *shares, f"{run.seconds / 60:.1f}")
+    compared = compare(folder)
+    table = output.table("run", numbers=(*COMPARED.values(), "minutes"))
+    for row in compared:
+        shares = [output.percent(row[measure]) for measure in COMPARED]
+        table.add_row(output.safe(row["run"]), *shares, f"{row['minutes']:.1f}")
     console = output.console()
     console.print(table)
     console.print(
@@ -44,9 +41,9 @@ def compare_command(
         "on those of the last task, old on all but these."
     )
     if every:
-        _show_metrics(runs, console)
+        _show_metrics(compared.runs, console)
     if plot is not None:
-        plot_runs(runs, plot)
+        compared.plot(plot)
         console.print(f"The plot is in {output.safe(plot)}.", soft_wrap=True)
 
 

@@ -144,7 +144,7 @@ def _results(
     quiet: bool,
 ) -> Iterator["Plan | Update | Finetuned"]:
     """Teach, or only plan it, and fine-tune, as far as that was asked for."""
-    from densekd.api import teach
+    from densekd.api.teach import teach
     from densekd.display.learn_progress import learn_display
 
     given, finetuning, began = options.given(), options.finetuning(), time.monotonic()

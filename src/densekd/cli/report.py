@@ -26,12 +26,10 @@ def report_command(
     ] = Path("report"),
 ) -> None:
     """Make a page about runs, with tables and figures for a paper."""
+    from densekd.api.report import drawing
     from densekd.reports.write import write_report
 
-    with (
-        output.show_warnings(output.console(stderr=True)),
-        output.show_progress("Drawing", "images") as on_progress,
-    ):
+    with drawing() as on_progress:
         made = write_report(runs or [Path("runs")], out, on_progress)
     console = output.console()
     unfinished = made.runs - made.finished

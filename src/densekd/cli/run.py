@@ -156,7 +156,7 @@ def run_command(
 
     Without options, it runs rdkd on digits.
     """
-    from densekd.api import run
+    from densekd.api.run import run
 
     with resumable():
         result = run(settings.resolve(), out=out, quiet=quiet)

@@ -1,6 +1,5 @@
 """``densekd sweep``: all runs of an experiment, such as those of a table or a figure."""
 
-import contextlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,14 +14,9 @@ from densekd.cli.signals import resumable
 from densekd.display import output
 
 if TYPE_CHECKING:
-    from densekd.jobs.local import LocalPool
     from densekd.sweeps.jobs import SweepPlan
-    from densekd.sweeps.ray import RayPool
-    from densekd.sweeps.sweep import SweepRecord
 
 _worker = partial(option, panel="Workers")
-# The settings that options stand for where they differ from those of a run.
-_COMPRESSION_KEYS = {"method": "method", "order": "order"}
 
 
 def _list(wanted: bool) -> None:
@@ -92,6 +86,7 @@ class SweepOptions(SettingOptions):
 
         With ``only_list``, runs whose settings are wrong are listed instead of refused.
         """
+        from densekd.config.keywords import COMPRESSION_KEYS
         from densekd.sweeps.experiment_file import read_experiment
         from densekd.sweeps.jobs import plan
 
@@ -99,21 +94,8 @@ class SweepOptions(SettingOptions):
             raise ValueError("--address names a Ray cluster; add --engine ray.")
         experiment = read_experiment(file).with_axes(self.grid or [])
         experiment = experiment.with_pick(self.pick or [], self.pick_tasks)
-        keys = _COMPRESSION_KEYS if experiment.kind == "compression" else None
+        keys = COMPRESSION_KEYS if experiment.kind == "compression" else None
         return plan(experiment, out, self.given(keys), self.scale, only_list=only_list)
-
-    def start_workers(self) -> "LocalPool | RayPool":
-        """The pool that computes the runs."""
-        from densekd.jobs.local import LocalPool, cores, threads_each
-        from densekd.sweeps.ray import RayPool
-        from densekd.sweeps.work import work
-
-        # Half: a run gains from a second thread, and each holds its data in memory.
-        usual = max(1, cores() // 2)
-        if self.engine == "ray":
-            return RayPool(work, self.address, self.workers, threads_each(usual))
-        count = self.workers or usual
-        return LocalPool(work, count, threads_each(count), ["torch.utils.tensorboard"])
 
 
 @command(
@@ -144,9 +126,11 @@ def sweep_command(
 
     Exits with code 1 if a run failed.
     """
+    from densekd.api.sweep import carry_out_sweep
     from densekd.display import sweep_progress
     from densekd.files import to_json
     from densekd.sweeps.library import find_experiment
+    from densekd.sweeps.work import start_pool
 
     file = find_experiment(experiment)
     planned = settings.plan(file, out, only_list=dry_run)
@@ -155,35 +139,11 @@ def sweep_command(
         if any(each.refused for each in planned.impossible):
             raise typer.Exit(2)
         return
-    record = _do_runs(planned, file, settings, quiet)
+    pool = partial(start_pool, settings.workers, settings.engine, settings.address)
+    with resumable():
+        record = carry_out_sweep(planned, file, pool, quiet=quiet)
     if json:
         typer.echo(to_json(sweep_progress.as_json(record)), nl=False)
     sweep_progress.show_outcome(record, output.console(stderr=json))
     if any(record.entry(job)["state"] == "failed" for job in record.sweep.jobs):
         raise typer.Exit(1)
-
-
-def _do_runs(sweep: "SweepPlan", file: Path, settings: SweepOptions, quiet: bool) -> "SweepRecord":
-    """Do the unfinished runs. If interrupted, say how to resume, and exit."""
-    from densekd.display.progress import Bars, display_target
-    from densekd.display.sweep_progress import SweepDisplay, left_out, summary
-    from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
-    from densekd.sweeps.work import finished
-    from densekd.training.callbacks import Stopped
-
-    with resumable() as interrupts, sweep_folder(sweep, file.read_text("utf-8-sig")):
-        record = SweepRecord(sweep, finished)
-        record.write()
-        left = record.unfinished()
-        if not quiet:
-            for line in (summary(sweep, len(left)), *left_out(sweep)):
-                typer.echo(line, err=True)
-        if not left and sweep.experiment.search is None:
-            return record
-        with (
-            contextlib.closing(settings.start_workers()) as pool,
-            display_target(quiet, Bars) as target,
-        ):
-            if not carry_out(record, pool, SweepDisplay(target, record, interrupts)):
-                raise Stopped
-        return record

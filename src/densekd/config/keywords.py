@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from densekd.config.schema import Config, as_tree, resolve
 from densekd.config.settings_tree import merge, nested, override, read_toml
@@ -45,10 +45,24 @@ class RunKeywords(TypedDict, total=False):
     start: Annotated[str | None, "start"]
 
 
+class SweepKeywords(RunKeywords, total=False):
+    """What `densekd.sweep` takes by keyword besides what it shares with `densekd.run`."""
+
+    override: Overrides
+    pick: Sequence[str]
+    pick_tasks: int | None
+    engine: Literal["local", "ray"]
+    address: str | None
+
+
 RUN_KEYS: dict[str, str] = {
     name: get_args(kind)[1]
     for name, kind in get_type_hints(RunKeywords, include_extras=True).items()
 }
+
+
+# The settings that keywords stand for in a compression, where they differ from those of a run.
+COMPRESSION_KEYS = {"method": "method", "order": "order"}
 
 
 def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS) -> dict[str, Any]:
@@ -86,7 +100,12 @@ def make_config(
         tree = as_tree(config)
     else:
         tree = config or {}
-    tree = merge(tree, settings_of(keywords or {}))
+    tree = with_overrides(merge(tree, settings_of(keywords or {})), changes)
+    return resolve(tree, trust_code=trust_code)
+
+
+def with_overrides(tree: Mapping[str, Any], changes: Overrides) -> dict[str, Any]:
+    """Settings changed by dotted keys."""
     if isinstance(changes, Mapping):
-        return resolve(merge(tree, nested(changes)), trust_code=trust_code)
-    return resolve(override(tree, changes), trust_code=trust_code)
+        return merge(tree, nested(changes))
+    return override(tree, changes)

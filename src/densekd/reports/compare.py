@@ -1,7 +1,9 @@
 """Finished runs side by side."""
 
-from collections.abc import Sequence
+import html
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, overload
 
 from densekd.config.settings_tree import flat
 from densekd.files import write_atomically
@@ -10,14 +12,109 @@ from densekd.reports.figures import curve
 from densekd.reports.labels import run_labels
 from densekd.reports.runs import AVERAGE, RunRecord, find_runs
 
+# The measures that are compared, with their titles.
+COMPARED = {
+    AVERAGE: "average %",
+    "accuracy": "last %",
+    "base_accuracy": "base %",
+    "old_accuracy": "old %",
+    "new_accuracy": "new %",
+}
 
-def finished_runs(folder: Path) -> list[tuple[str, RunRecord]]:
-    """The finished runs in a folder, or the run that it is, each with a label; the best first."""
-    files = [folder / "result.json", *sorted(folder.glob("*/result.json"))]
+
+def compare(*folders: Path | str) -> "Comparison":
+    """Compare finished runs: accuracies side by side, the best run first.
+
+    Does what ``densekd compare`` does.
+
+    Args:
+        folders: run folders, or folders that hold run folders; by default ``runs``.
+
+    Raises:
+        ValueError: there is no finished run.
+
+    Example:
+        >>> import densekd
+        >>> for method in ("finetune", "gkd"):
+        ...     _ = densekd.run(data="digits", method=method, steps=1, epochs=1, quiet=True)
+        >>> table = densekd.compare("runs")
+        >>> [row["run"] for row in table]
+        ['finetune', 'gkd']
+        >>> print(table)
+        run       average %  last %  base %  old %  new %  minutes
+        finetune ...
+        gkd ...
+    """
+    return Comparison(finished_runs(*(Path(folder) for folder in folders or ("runs",))))
+
+
+class Comparison(Sequence[Mapping[str, Any]]):
+    """Finished runs side by side: a row for each, with shares from 0 to 1, the best first."""
+
+    def __init__(self, runs: Sequence[tuple[str, RunRecord]]) -> None:
+        self.runs = tuple(runs)
+        self._rows: list[Mapping[str, Any]] = [
+            {
+                "run": label,
+                **{key: run.measured(key) for key in COMPARED},
+                "minutes": run.seconds / 60,
+                "folder": run.folder,
+            }
+            for label, run in self.runs
+        ]
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Mapping[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | list[Mapping[str, Any]]:
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        lines = [["run", *COMPARED.values(), "minutes"], *map(_texts, self._rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if place == 0 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        )
+
+    def _repr_html_(self) -> str:
+        """The table for notebooks."""
+        head = "".join(f"<th>{title}</th>" for title in ("run", *COMPARED.values(), "minutes"))
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _texts(row))}</tr>"
+            for row in self._rows
+        )
+        return f"<table><tr>{head}</tr>{rows}</table>"
+
+    def plot(self, file: Path | str) -> None:
+        """Draw accuracy over classes seen, as PNG, PDF or SVG."""
+        plot_runs(self.runs, Path(file))
+
+
+def _texts(row: Mapping[str, Any]) -> list[str]:
+    shares = ["-" if row[key] is None else f"{100 * row[key]:.1f}" for key in COMPARED]
+    return [row["run"], *shares, f"{row['minutes']:.1f}"]
+
+
+def finished_runs(*folders: Path) -> list[tuple[str, RunRecord]]:
+    """The finished runs in folders, or those that they are, each with a label; the best first."""
+    files = [
+        file
+        for folder in folders
+        for file in (folder / "result.json", *sorted(folder.glob("*/result.json")))
+    ]
     places = [file.parent for file in files if file.is_file()]
     runs = [run for run in find_runs(places).runs if run.result is not None] if places else []
     if not runs:
-        raise ValueError(f"There is no finished run in {folder}; `densekd run` makes some.")
+        where = ", ".join(map(str, folders))
+        raise ValueError(f"There is no finished run in {where}; `densekd run` makes some.")
     runs.sort(key=lambda run: run.measured(AVERAGE) or 0.0, reverse=True)
     # The settings as stored: completing them takes seconds of imports.
     return list(zip(run_labels([flat(run.config) for run in runs]), runs, strict=True))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from densekd.analysis.flatness import measure_flatness
 from densekd.compression.compress import compress
@@ -10,11 +11,15 @@ from densekd.config.schema import Config, resolve
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress
+from densekd.jobs.local import LocalPool, cores, threads_each
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord, read_result
 from densekd.runs.run import run_config
 from densekd.sweeps.jobs import SweepJob
+from densekd.sweeps.ray import RayPool
 from densekd.training.callbacks import TrainingProgress, stoppable
+
+SweepEngine = Literal["local", "ray"]
 
 
 def work(job: SweepJob, channel: JobChannel) -> None:
@@ -30,6 +35,20 @@ def work(job: SweepJob, channel: JobChannel) -> None:
         # The user named the code when the sweep was started.
         on_progress = stoppable(reporter.measuring, reporter)
         measure_flatness(job.folder, on_progress=on_progress, trust_code=True)
+
+
+def start_pool(
+    workers: int | None = None, engine: SweepEngine = "local", address: str | None = None
+) -> LocalPool | RayPool:
+    """The pool that computes runs: processes on this machine, or a Ray cluster."""
+    if address is not None and engine != "ray":
+        raise ValueError("--address names a Ray cluster; add --engine ray.")
+    # Half: a run gains from a second thread, and each holds its data in memory.
+    usual = max(1, cores() // 2)
+    if engine == "ray":
+        return RayPool(work, address, workers, threads_each(usual))
+    count = workers or usual
+    return LocalPool(work, count, threads_each(count), ["torch.utils.tensorboard"])
 
 
 def finished(job: SweepJob) -> bool:

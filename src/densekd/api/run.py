@@ -1,46 +1,21 @@
-"""The functions of the public API: what the commands do, from Python and in notebooks."""
+"""`densekd.run`: one benchmark run."""
 
 import builtins
-import inspect
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, Unpack, get_type_hints
+from typing import Unpack
 
+from densekd.api.signature import with_keywords
 from densekd.config.keywords import ConfigSource, Overrides, RunKeywords, make_config
 from densekd.config.schema import Config
-from densekd.display.learn_progress import learn_display
 from densekd.display.run_progress import run_display
-from densekd.model.options import TeachKeywords, TeachOptions
-from densekd.model.request import TeachObserver
-from densekd.model.store import Update
-from densekd.model.teach import teach_model
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.result import Result
 from densekd.runs.run import run_config, run_folder
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
-
-def _with_keywords(keywords: type) -> Callable[[_Function], _Function]:
-    """Show each of the keywords in the signature, for ``help`` and for completion."""
-
-    def decorate(function: _Function) -> _Function:
-        signature = inspect.signature(function)
-        *own, _ = signature.parameters.values()
-        further = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in get_type_hints(keywords).items()
-        ]
-        shown = signature.replace(parameters=[*own, *further])
-        function.__signature__ = shown  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
-
-@_with_keywords(RunKeywords)
+@with_keywords(RunKeywords)
 def run(
     config: ConfigSource = None,
     *,
@@ -113,55 +88,6 @@ def run(
     with run_display(made, folder, quiet=quiet) as display:
         watching = display if observer is None else RunObservers(display, observer)
         return Result(run_config(made, out, watching), folder)
-
-
-@_with_keywords(TeachKeywords)
-def teach(
-    model: Path | str,
-    photos: Path | str,
-    given: TeachOptions | None = None,
-    *,
-    quiet: bool = False,
-    observer: TeachObserver | None = None,
-    **options: Unpack[TeachKeywords],
-) -> Update:
-    """Teach a model new classes from a folder of photos; makes the model if there is none.
-
-    Does what ``densekd learn`` does. The model stays as it is until the update is finished. Ctrl-C
-    saves the progress and raises `Stopped`; the same call resumes it.
-
-    Args:
-        model: the model's folder.
-        photos: a folder with a sub-folder of photos for each class.
-        given: the options as one value, instead of keywords.
-        quiet: show no progress.
-        observer: receives the progress instead of the display.
-        options: ``known``: what to do with photos of known classes, ``"refuse"`` (the default),
-            ``"add"`` or ``"replay"``; ``budget``: minutes that it may take; ``epochs``: of a
-            network that is trained. For a new model only, ``network``, ``image_size``, ``method``.
-
-    Returns:
-        The accuracy before and after, of all classes and of each.
-
-    Raises:
-        ValueError: the photos or an option can't be used; one sentence says why.
-        Stopped: it was interrupted and saved.
-
-    Example:
-        >>> import densekd
-        >>> from PIL import Image
-        >>> for name, colour in {"sky": "blue", "grass": "green"}.items():
-        ...     Path("photos", name).mkdir(parents=True)
-        ...     for i in range(5):
-        ...         Image.new("RGB", (40, 40 + i), colour).save(f"photos/{name}/{i}.png")
-        >>> densekd.teach("nature.model", "photos", quiet=True).learned
-        ('grass', 'sky')
-    """
-    if given is not None and options:
-        raise ValueError(f"Give either one value of options or {', '.join(options)}, not both.")
-    chosen = given or TeachOptions(**options)
-    with learn_display(quiet=quiet) as display:
-        return teach_model(Path(model), Path(photos), chosen, observer or display)
 
 
 def _check_devices(config: Config) -> None:

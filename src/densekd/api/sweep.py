@@ -1,0 +1,123 @@
+"""`densekd.sweep`: all runs of an experiment."""
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from densekd.api.signature import with_keywords
+from densekd.config.keywords import (
+    COMPRESSION_KEYS,
+    RUN_KEYS,
+    SweepKeywords,
+    settings_of,
+    with_overrides,
+)
+from densekd.display import output
+from densekd.display.interrupts import interruptible
+from densekd.display.progress import Bars, display_target
+from densekd.display.sweep_progress import SweepDisplay, left_out, summary
+from densekd.jobs.local import LocalPool
+from densekd.sweeps.experiment_file import read_experiment
+from densekd.sweeps.jobs import SweepPlan, plan
+from densekd.sweeps.library import find_experiment
+from densekd.sweeps.outcome import SweepOutcome
+from densekd.sweeps.ray import RayPool
+from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
+from densekd.sweeps.work import finished, start_pool
+from densekd.training.callbacks import Stopped
+
+
+@with_keywords(SweepKeywords)
+def sweep(
+    experiment: Path | str,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    scale: float | None = None,
+    out: Path | str = "runs",
+    workers: int | None = None,
+    quiet: bool = False,
+    **settings: Unpack[SweepKeywords],
+) -> SweepOutcome:
+    """Do all runs of an experiment, several at the same time; what is finished is only read.
+
+    Does what ``densekd sweep`` does, in the same folders, in processes of its own: in a script,
+    call it under ``if __name__ == "__main__":``. Ctrl-C saves all runs and raises
+    `densekd.Stopped`; the same call resumes them. A run that fails stops no other.
+
+    Args:
+        experiment: the name of an experiment, as ``densekd sweep --list`` shows them, or a TOML
+            file.
+        grid: values of some settings, one run for each combination, such as
+            ``{"method": ["gkd", "rdkd"], "seed": [1, 2, 3]}``. Replaces or extends the grid of the
+            experiment. A key is a keyword of `densekd.run` or a dotted setting.
+        scale: train for a share of all epochs, such as 0.1, to try things out.
+        out: the folder that holds the run folders.
+        workers: runs at the same time; by default half the number of processors.
+        quiet: show no progress.
+        settings: those of all runs, as for `densekd.run`; and ``pick`` (settings of the grid to
+            tune by validation images), ``pick_tasks``, ``engine`` (``"local"`` or ``"ray"``),
+            ``address`` (of a Ray cluster) and ``override``.
+
+    Returns:
+        The results of the finished runs, with ``points`` and ``failures``.
+
+    Raises:
+        ValueError: the experiment or a setting is wrong.
+        Stopped: it was interrupted and saved.
+
+    Example:
+        >>> import densekd
+        >>> grid = {"method": ["gkd", "rdkd"], "steps": [1]}
+        >>> done = densekd.sweep(
+        ...     "table4-distillations", data="digits", grid=grid, scale=0.01, workers=1, quiet=True
+        ... )
+        >>> [point["method.name"] for point in done.points], done.failures
+        (['gkd', 'rdkd'], {})
+        >>> done[0].accuracy > 0.1
+        True
+    """
+    given: dict[str, Any] = dict(settings)
+    changes, pick = given.pop("override", ()), given.pop("pick", ())
+    pick_tasks = given.pop("pick_tasks", None)
+    pool = partial(start_pool, workers, given.pop("engine", "local"), given.pop("address", None))
+    file = find_experiment(str(experiment))
+    made = read_experiment(file)
+    keys = {**RUN_KEYS, **(COMPRESSION_KEYS if made.kind == "compression" else {})}
+    axes = [f"{keys.get(key, key)}={json.dumps([*values])}" for key, values in (grid or {}).items()]
+    made = made.with_axes(axes).with_pick(list(pick), pick_tasks)
+    tree = with_overrides(settings_of(given, keys), changes)
+    planned = plan(made, Path(out).expanduser(), tree, scale)
+    return SweepOutcome(carry_out_sweep(planned, file, pool, quiet=quiet))
+
+
+def carry_out_sweep(
+    planned: SweepPlan, file: Path, pool: Callable[[], LocalPool | RayPool], *, quiet: bool
+) -> SweepRecord:
+    """Do the unfinished runs of a sweep while showing its progress.
+
+    Args:
+        planned: the runs.
+        file: the experiment's.
+        pool: starts the processes, if there is anything to do.
+        quiet: show no progress.
+
+    Raises:
+        Stopped: it was interrupted and saved.
+    """
+    with interruptible() as interrupts, sweep_folder(planned, file.read_text("utf-8-sig")):
+        record = SweepRecord(planned, finished)
+        record.write()
+        left = record.unfinished()
+        if not quiet:
+            console = output.console(stderr=True)
+            for line in (summary(planned, len(left)), *left_out(planned)):
+                console.print(line, soft_wrap=True)
+        if not left and planned.experiment.search is None:
+            return record
+        with contextlib.closing(pool()) as workers, display_target(quiet, Bars) as target:
+            if not carry_out(record, workers, SweepDisplay(target, record, interrupts)):
+                raise Stopped
+        return record
