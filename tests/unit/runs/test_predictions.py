@@ -21,7 +21,8 @@ MADE = Predictions(
 def test_predictions_are_there_again(tmp_path: Path) -> None:
     save_predictions(tmp_path, 3, MADE)
     assert predictions_file(tmp_path, 3) == tmp_path / "predictions" / "003.npz"
-    for read, made in zip(load_predictions(tmp_path, 3), MADE, strict=True):
+    both = zip(load_predictions(tmp_path, 3), MADE, strict=True)
+    for read, made in ((np.asarray(one), np.asarray(other)) for one, other in both):
         assert read.dtype == made.dtype
         assert (read == made).all()
 
