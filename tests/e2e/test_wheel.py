@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 def call(*command: str | Path, cwd: Path) -> str:
     """Run a command that must succeed, without the source tree on its path."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    own = ("PYTHONPATH", "PIP_CONSTRAINT")  # the latter is a path in the source tree
+    environment = {key: value for key, value in os.environ.items() if key not in own}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from densekd.data.dataset import PixelImages
 from densekd.model.frozen import FrozenModel
+from densekd.model.head import fit_head
 from densekd.model.model import Model
-from densekd.model.unknown import cross_scores
+from densekd.seeds import Seeds
+
+_FOLDS = 10
 
 
 class Confusion(NamedTuple):
@@ -59,27 +62,23 @@ def find_suspects(model: Model, most: int) -> list[Suspect]:
     """
     if not isinstance(model, FrozenModel):
         return []
-    used = model.labels >= 0
-    features, labels = model.photos.features[used].float(), model.labels[used]
-    crossed = cross_scores(features, labels, len(model.classes))
-    shares = (crossed.logits / model.temperature).softmax(1)
-    places, labels = used.nonzero().flatten()[crossed.places], labels[crossed.places]
-    own = shares[torch.arange(len(labels)), labels]
-    usual = torch.full((len(model.classes),), float(own.mean()))  # of classes without any score
-    for rank in labels.unique():
-        usual[rank] = own[labels == rank].mean()
+    shares = _cross_validated(model)
+    rows = torch.arange(len(shares))
+    used, labels = model.labels >= 0, model.labels.clamp(min=0)
+    own = shares[rows, labels]
+    usual = torch.stack([own[used & (labels == rank)].mean() for rank in range(shares.shape[1])])
     best, guesses = shares.max(1)
-    suspect = model.photos.kept[places] & (guesses != labels) & (best >= usual[guesses])
+    suspect = used & model.photos.kept & (guesses != labels) & (best >= usual[guesses])
     order = (best - own).masked_fill(~suspect, -1).argsort(descending=True)
     names, photos = model.classes, model.photos
     return [
         Suspect(
-            bytes(photos.hashes[places[row]].tolist()),
-            names[int(labels[row])],
-            names[int(guesses[row])],
-            photos.jpegs[int(places[row])],
+            bytes(photos.hashes[place].tolist()),
+            names[int(labels[place])],
+            names[int(guesses[place])],
+            photos.jpegs[place],
         )
-        for row in order[: min(most, int(suspect.sum()))].tolist()
+        for place in order[: min(most, int(suspect.sum()))].tolist()
     ]
 
 
@@ -94,6 +93,23 @@ def _tested(model: Model) -> tuple[Tensor, Tensor, Sequence[bytes]]:
     assert isinstance(test.images, PixelImages)
     pixels = test.images.pixels
     return test.labels, model.scores(pixels).argmax(1), [_jpeg(each) for each in pixels]
+
+
+def _cross_validated(model: FrozenModel) -> Tensor:
+    """Probabilities ``[n, classes]`` of each photo, by heads that were fitted without it."""
+    features, labels, classes = model.photos.features.float(), model.labels, len(model.classes)
+    fold = torch.full_like(labels, -1)
+    for rank, name in enumerate(model.classes):
+        own = (labels == rank).nonzero().flatten()
+        # The only photo of a class is in every fit, because a head needs all classes.
+        if len(own) > 1:
+            order = torch.randperm(len(own), generator=Seeds(0).at(name).generator("split"))
+            fold[own[order]] = torch.arange(len(own)) % _FOLDS
+    scores = model.head.scores(features)
+    for number in fold[fold >= 0].unique().tolist():
+        rest, out = (labels >= 0) & (fold != number), fold == number
+        scores[out] = fit_head(features[rest], labels[rest], classes).scores(features[out])
+    return (scores / model.temperature).softmax(1)
 
 
 def _jpeg(pixels: Tensor) -> bytes:

@@ -125,6 +125,12 @@ class _Study:
             pruner=optuna.pruners.MedianPruner(n_startup_trials=search.prune_after),
             load_if_exists=True,
         )
+        for trial in self.trials:
+            if trial.state == TrialState.RUNNING and not trial.params:
+                self._sample(trial.number)
+                again = optuna.trial.Trial(self._study, trial._trial_id)
+                for key, distribution in self._space.items():  # it was killed before it had any
+                    again._suggest(key, distribution)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -132,12 +138,15 @@ class _Study:
 
     def ask(self) -> tuple[int, dict[str, Any]]:
         """The number and the values of a new trial."""
-        # A sampler whose seed is the trial's number, so that a resumed study goes on as the same.
-        place = Seeds(self.search.seed).at(self._study.study_name, len(self.trials))
-        seed = place.number("search") % 2**32
-        self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        self._sample(len(self.trials))
         trial = self._study.ask(self._space)
         return trial.number, trial.params
+
+    def _sample(self, number: int) -> None:
+        """Seed the sampler by the trial's number, so that a resumed study goes on as the same."""
+        place = Seeds(self.search.seed).at(self._study.study_name, number)
+        seed = place.number("search") % 2**32
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
     def tell(self, number: int, value: float | None) -> None:
         """End a trial; without a value it counts as pruned."""

@@ -142,12 +142,14 @@ def test_the_distance_is_weighed_by_importance_and_the_root_of_seen_to_new() -> 
     assert abs(distance / even - 1) > 1e-3
 
 
-def test_a_teacher_without_importance_is_refused() -> None:
-    maps = (drawn(6, 6, 4, 4, seed=1),)
-    seen = Outputs(torch.zeros(6, 7), torch.zeros(6, 10), maps)
-    step = Step({"merged": View(LABELS, seen, seen)}, OLD, NEW, torch.Generator(), network())
-    with pytest.raises(ValueError, match="importance must have a number for each channel"):
-        term()(step)
+def test_without_importance_all_channels_count_alike() -> None:
+    maps = [(drawn(6, 6, 4, 4, seed=s), drawn(6, 10, 2, 3, seed=s + 1)) for s in (10, 20)]
+    logits = torch.zeros(6, 7)
+    student, teacher = (Outputs(logits, logits, each) for each in maps)
+    step = Step({"merged": View(LABELS, student, teacher)}, OLD, NEW, torch.Generator(), network())
+    ours, theirs = ([x.double().numpy() for x in each] for each in maps)
+    even = reference.channel_distance(ours, theirs, [np.ones(6), np.ones(10)])
+    assert term()(step).item() == pytest.approx(4 * math.sqrt(7 / 2) * even, rel=1e-5)
 
 
 def test_importance_is_kept_as_state() -> None:
