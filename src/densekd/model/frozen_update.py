@@ -14,7 +14,7 @@ from torch import Tensor
 from densekd.model.backbone import FrozenBackbone
 from densekd.model.calibration import calibrate, class_changes, split_accuracy
 from densekd.model.frozen import FittedHeads, FrozenModel, is_tested, write_frozen_state
-from densekd.model.head import LinearHead, fit_head
+from densekd.model.head import LinearHead, few_threads, fit_head
 from densekd.model.photos import Photos, join_photos
 from densekd.model.store import Edit, Store, Update
 from densekd.model.unknown import cross_scores, fit_unknown
@@ -164,12 +164,13 @@ def fit_state(photos: Photos, labels: Tensor, classes: int) -> FittedState:
     test, features = is_tested(photos.test, labels), photos.features.float()
     used, train = labels >= 0, (labels >= 0) & ~test
     every, own = features[used], labels[used]
-    crossed = cross_scores(every, own, classes)
-    heads = FittedHeads(
-        fit_head(every, own, classes),
-        fit_head(features[train], labels[train], classes),
-        fit_unknown(every, own, classes, crossed),
-    )
+    with few_threads(features, classes):
+        crossed = cross_scores(every, own, classes)
+        heads = FittedHeads(
+            fit_head(every, own, classes),
+            fit_head(features[train], labels[train], classes),
+            fit_unknown(every, own, classes, crossed),
+        )
     right = heads.tested_head.scores(features[test]).argmax(1) == labels[test]
     calibration = calibrate(crossed.logits, own[crossed.places])
     return FittedState(heads, test.nonzero().flatten(), right, calibration)

@@ -1,5 +1,7 @@
 """The linear classifier on frozen features, refitted on all of them at each update."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ _L2 = 2e-3
 _MOST = 100  # photos that a class counts as: thousands beside a few would lose to them
 _SCALE = 10.0
 _ITERATIONS, _TOLERANCE, _HISTORY = 60, 1e-5, 20
+_PER_THREAD = 1 << 26  # multiplications, features by classes, that pay for a further thread
 
 
 class LinearHead(NamedTuple):
@@ -40,6 +43,30 @@ def fit_head(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
         labels: from 0 to ``classes - 1``, ``[n]``; every class must occur.
         classes: how many there are.
     """
+    with few_threads(features, classes):
+        return _fit(features, labels, classes)
+
+
+@contextmanager
+def few_threads(features: Tensor, classes: int) -> Iterator[None]:
+    """Compute on no more threads than a fit to these features pays for.
+
+    SciPy's threads and torch's wait for each other at every step, and on a busy machine torch's
+    wait for a core in every product: several times as long as a fit itself.
+    """
+    import scipy.optimize  # noqa: F401 - only the threads of libraries in memory can be limited
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(threads, 1 + features.numel() * classes // _PER_THREAD))
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
     first = first_copies(features, labels)
     share = 1 / torch.bincount(first)[first]  # of a photo among its copies
     counts = torch.zeros(classes).index_add(0, labels, share)

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.model.head import fit_head
+from densekd.model.head import few_threads, fit_head
 
 
 def clusters(counts: list[int], spread: float = 0.05, width: int = 32) -> tuple[Tensor, Tensor]:
@@ -71,3 +71,29 @@ def test_one_class_and_equal_features_are_no_error() -> None:
         (torch.tensor([0, 0, 1, 1]), 2),
     ):
         assert bool(fit_head(same, labels, classes).scores(same).isfinite().all())
+
+
+@pytest.mark.parametrize(("photos", "threads"), [(100, 1), (100_000, 2)])
+def test_small_fits_take_one_thread(photos: int, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with few_threads(torch.empty(photos, 128), 10):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_head_does_not_depend_on_the_number_of_threads() -> None:
+    features, labels = clusters([40, 30, 50])
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(fit_head(features, labels, 3))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0].weight, found[1].weight)
+    assert torch.equal(found[0].bias, found[1].bias)
