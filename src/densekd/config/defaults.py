@@ -2,10 +2,16 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from densekd.config.settings_tree import given
-from densekd.methods.defaults import data_kind, default_augment, default_lambda, method_defaults
+from densekd.methods.defaults import (
+    Preset,
+    data_kind,
+    default_augment,
+    default_lambda,
+    method_defaults,
+)
 from densekd.methods.method import DataKind
 from densekd.methods.registry import baseline_of
 from densekd.methods.schedule import ADAMW_LR
@@ -22,7 +28,7 @@ def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults for the data, method and preset of a tree, which need not be valid."""
     kind, name = kind_of(tree), str(given(tree, "method", "name"))
     preset = given(tree, "training", "preset")
-    known = method_defaults(name, kind, "ccil" if preset == "ccil" else "paper")
+    known = method_defaults(name, kind, preset if preset in get_args(Preset) else "paper")
     constant = given(tree, "method", "options", "lambda_exponent") == 0
     method = {"options": {"lambda_base": default_lambda(name, kind, constant=constant)}}
     baseline = baseline_of(name)

@@ -187,8 +187,8 @@ else:
 class TrainingConfig(Schedules):
     """How long and how fast the tasks are trained, before `Config.epochs` shortens it."""
 
-    # The default schedules: the paper's, or those of CCIL's released code, which trains CIFAR
-    # longer. Baselines have their own, and refuse a preset.
+    # The default schedules: the paper's, the paper's with CCIL's weight decay, or those of CCIL's
+    # released code, which trains CIFAR longer. Baselines have their own, and refuse a preset.
     preset: Preset = "paper"
 
     @property

@@ -1,5 +1,6 @@
 """The defaults of a configuration, for all data, and those published for the baselines."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,17 @@ def test_schedules_of_small_images(source: str) -> None:
     assert ccil.preset == "ccil"
     assert ccil.base == Schedule(120, 0.1, "cosine", 1e-4, (), 100, 0.9, 5e-4)
     assert ccil.increment == Schedule(120, 0.01, "cosine", 1e-4, (), 100, 0.9, 5e-4)
+
+
+@pytest.mark.parametrize("source", [*SMALL, "imagenet:data"])
+def test_strong_decay_is_the_papers_schedule_but_for_weight_decay(source: str) -> None:
+    paper, strong = (
+        resolve({"data": {"source": source}, "training": {"preset": preset}}).training
+        for preset in ("paper", "strong-decay")
+    )
+    assert strong.preset == "strong-decay"
+    for part in ("base", "increment"):
+        assert getattr(strong, part) == replace(getattr(paper, part), weight_decay=5e-4)
 
 
 def test_digits_have_small_batches() -> None:

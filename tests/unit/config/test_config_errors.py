@@ -87,8 +87,14 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
             {"method": {"options": {"temperature": "2"}}},
             "method.options.temperature must be a number, not '2'.",
         ),
-        ({"training": {"preset": "fast"}}, "training.preset must be 'paper' or 'ccil', not 'fast'"),
-        ({"training": {"preset": []}}, "training.preset must be 'paper' or 'ccil', not []."),
+        (
+            {"training": {"preset": "fast"}},
+            "training.preset must be 'paper', 'strong-decay' or 'ccil', not 'fast'",
+        ),
+        (
+            {"training": {"preset": []}},
+            "training.preset must be 'paper', 'strong-decay' or 'ccil', not [].",
+        ),
         (
             {"training": {"base": {"decay": "linear"}}},
             "training.base.decay must be 'cosine', 'milestones' or 'constant', not 'linear'.",

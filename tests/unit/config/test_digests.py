@@ -233,6 +233,15 @@ def test_a_base_is_shared_by_what_is_trained_not_by_how_it_is_written() -> None:
     assert "workers" not in imagenet["engine"]
 
 
+def test_a_base_with_strong_decay_is_shared_however_it_is_written() -> None:
+    cifar = "data.source=cifar100", "method.name=gkd"
+    parts = ("base", "increment")
+    preset = made(*cifar, "training.preset=strong-decay")
+    single = made(*cifar, *(f"training.{part}.weight_decay=0.0005" for part in parts))
+    assert preset.training.schedules == single.training.schedules
+    assert digest(base_settings(preset, 50)) == digest(base_settings(single, 50))
+
+
 def test_a_base_is_shared_with_combinations_and_not_with_other_baselines() -> None:
     bases = {host: base_settings(of_method(host), 5) for host in BASELINES}
     for host, base in bases.items():

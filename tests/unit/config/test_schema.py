@@ -133,6 +133,7 @@ def test_a_total_unsets_the_exemplars_of_each_class() -> None:
 VARIED: list[dict[str, Any]] = [
     *({"data": {"source": source}} for source in SMALL + LARGE),
     *({"data": {"source": source}, "training": {"preset": "ccil"}} for source in SMALL + LARGE),
+    {"data": {"source": "cifar100"}, "training": {"preset": "strong-decay"}},
     *({"method": {"name": name}} for name in METHODS),
     *({"epochs": epochs} for epochs in (3, 0.25, "30%", 1.0, "100%", "1.1x")),
     {"memory": {"total": 2000, "selection": "herding"}},
@@ -190,7 +191,7 @@ def test_the_earlier_name_of_oversampling_is_still_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["icarl", "ccil", "podnet+rdkd"])
-@pytest.mark.parametrize("preset", ["paper", "ccil"])
+@pytest.mark.parametrize("preset", ["paper", "strong-decay", "ccil"])
 def test_a_preset_is_refused_where_it_has_no_effect(name: str, preset: str) -> None:
     with pytest.raises(ValueError, match=rf"training\.preset .* {re.escape(name)}.*leave it out"):
         made(f"method.name={name}", f"training.preset={preset}")

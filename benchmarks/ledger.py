@@ -1,0 +1,262 @@
+"""Write the ledger of runs at the paper's full schedule into ``docs/results.md`` and ``README.md``.
+
+    python benchmarks/ledger.py [RUN ...] [--log FILE]
+
+Every number is computed from the files in ``docs/results/``. Run folders that are given, finished
+or not, are copied there first; ``--log``, what ``densekd run`` printed over all its stretches, says
+how often a run was resumed. A damaged file ends in an error, and nothing is written.
+"""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from densekd import metrics
+from densekd.files import read_sealed_json, to_json, write_atomically, write_sealed_json
+from densekd.reports.labels import shortened_schedule
+from densekd.reports.runs import AVERAGE, RunRecord, find_runs
+from densekd.runs.record import StepRecord
+from densekd.sweeps.experiment_file import read_experiment
+from densekd.sweeps.library import find_experiment
+
+_ROOT = Path(__file__).parents[1]
+_RESULTS = Path("docs/results")
+_FIGURE = Path("docs/images/ledger.png")
+_BEGIN = "<!-- the ledger: written by benchmarks/ledger.py -->"
+_END = "<!-- the end of the ledger -->"
+_TABLES = "table1-cifar100", "table4-distillations"  # experiments that have the paper's numbers
+_STARTED = "Run folder:"  # what `densekd run` prints when it starts or goes on
+_MARKERS = "osD^vPX*<>"
+_NONE = "\N{EN DASH}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of the ledger."""
+
+    run: RunRecord
+    resumed: int | None  # how often it was resumed, if known
+
+    @property
+    def method(self) -> str:
+        return str(self.run.settings["method.name"])
+
+    @property
+    def steps(self) -> int:
+        return int(self.run.settings["scenario.steps"])
+
+    @property
+    def name(self) -> str:
+        return f"`{self.method}`, T = {self.steps}"
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Classes seen and accuracy in percent after each task."""
+        return [(step["classes_seen"], 100 * step["accuracy"]) for step in self.run.steps]
+
+    @property
+    def average(self) -> float | None:
+        """The average incremental accuracy in percent, of a finished run."""
+        return None if self.run.result is None else float(np.mean([y for _, y in self.curve]))
+
+    @property
+    def paper(self) -> float | None:
+        return published().get((self.method, self.steps))
+
+    def row(self) -> dict[str, str]:
+        """Its cells by their column's title."""
+        steps = [StepRecord.from_json(step) for step in self.run.steps]
+        last = steps[-1] if steps else None
+        ours, paper = self.average, self.paper
+        gap = _NONE if ours is None or paper is None else f"{ours - paper:+.2f}"
+        decay = self.run.settings["training.base.weight_decay"]
+        return {
+            "method": f"`{self.method}`",
+            "T": str(self.steps),
+            "paper": _number(paper, 2),
+            "ours": self.run.progress if ours is None else f"**{ours:.2f}**",
+            "gap": gap,
+            "base, first": _percent(steps[0].accuracy if steps else None),
+            "base, last": _percent(last and last.base_accuracy),
+            "old, last": _percent(last and last.old_accuracy),
+            "new, last": _percent(last and last.new_accuracy),
+            "forgetting": _percent(metrics.forgetting(steps) if len(steps) > 1 else None),
+            "weight decay": f"{decay:.0e}".replace("e-0", "e-"),
+            "seed": str(self.run.settings["seed"]),
+            "hours": _number(self.run.seconds / 3600 if steps else None, 1),
+            "resumed": _NONE if self.resumed is None else str(self.resumed),
+            "commit": self.run.commit or _NONE,
+        }
+
+
+@cache
+def published() -> Mapping[tuple[str, int], float]:
+    """The paper's average incremental accuracies on CIFAR-100, by method and T."""
+    targets = (
+        target for name in _TABLES for target in read_experiment(find_experiment(name)).targets
+    )
+    return {
+        (target.where["method.name"], target.where["scenario.steps"]): target.value
+        for target in targets
+        if target.measure == AVERAGE
+    }
+
+
+def read_entry(file: Path) -> Entry:
+    """Read a result; raise ValueError if it is damaged or not at the full schedule."""
+    content = read_sealed_json(file, unsealed=True)
+    if not {"config", "steps"} <= content.keys():
+        raise ValueError(f"{file} is not the result of a run; copy one by `ledger.py RUN`.")
+    result = content if AVERAGE in content else None
+    run = RunRecord(Path(file.stem), content["config"], content["steps"], result, None)
+    if shortened_schedule(run.settings):
+        raise ValueError(f"{file} is a rehearsal: its epochs were shortened; remove it.")
+    entry = Entry(run, content.get("resumed"))
+    try:
+        entry.row()
+        if result is not None:
+            _check(file, result)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is damaged: it lacks {error}; copy the run again.") from error
+    return entry
+
+
+def _check(file: Path, result: Mapping[str, Any]) -> None:
+    """Raise unless the summary of a run follows from its steps and its confusion matrix."""
+    steps = [StepRecord.from_json(step) for step in result["steps"]]
+    confusion = np.array(result["confusion_matrix"])
+    computed = {
+        AVERAGE: metrics.average_incremental_accuracy(steps),
+        "forgetting": metrics.forgetting(steps),
+        "last_accuracy": float(np.trace(confusion) / confusion.sum()),
+    }
+    for name, value in computed.items():
+        stored = math.nan if result[name] is None else result[name]
+        if not np.isclose(stored, value, rtol=0, atol=1e-9, equal_nan=True):
+            raise ValueError(f"{file} is damaged: {name} is {stored}, but its steps give {value}.")
+
+
+def copy_run(folder: Path, results: Path, log: Path | None) -> None:
+    """Copy the result of a run folder, or the steps of an unfinished one, into the ledger."""
+    resumed = None if log is None else max(0, log.read_text("utf-8").count(_STARTED) - 1)
+    for run in find_runs([folder]).runs:
+        content = dict(run.result or {"config": run.config, "steps": run.steps})
+        content.pop("folder", None)  # where it was on somebody's machine
+        results.mkdir(parents=True, exist_ok=True)
+        write_sealed_json(results / f"{run.folder.name}.json", {**content, "resumed": resumed})
+
+
+def read_ledger(results: Path) -> list[Entry]:
+    """All runs of a folder, by T and method."""
+    entries = [read_entry(file) for file in sorted(results.glob("*.json"))]
+    return sorted(entries, key=lambda entry: (entry.steps, entry.method, entry.run.folder))
+
+
+def table(entries: Sequence[Entry], columns: Sequence[str] = ()) -> str:
+    """A table with these columns, or all."""
+    if not entries:
+        return "No run at the full schedule has results yet."
+    rows = [entry.row() for entry in entries]
+    titles = list(columns or rows[0])
+    lines = [titles, ["---"] * len(titles), *([row[title] for title in titles] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |".replace("| --- ", "|---") for line in lines)
+
+
+def document(entries: Sequence[Entry]) -> str:
+    """The block of docs/results.md."""
+    curves = [
+        f"- {entry.name}, {entry.curve[0][0]} to {entry.curve[-1][0]} classes: "
+        + ", ".join(f"{accuracy:.1f}" for _, accuracy in entry.curve)
+        for entry in entries
+        if entry.curve
+    ]
+    parts = [table(entries)]
+    if curves:
+        link = f"![Accuracy after each task](images/{_FIGURE.name})"
+        parts += ["Accuracy after each task:", "\n".join(curves), link]
+    return "\n\n".join(parts)
+
+
+def readme(entries: Sequence[Entry]) -> str:
+    """The block of README.md."""
+    columns = ("method", "T", "paper", "ours", "gap", "base, first", "forgetting", "weight decay")
+    figure = [f"![Accuracy after each task]({_FIGURE})"] if any(e.curve for e in entries) else []
+    return "\n\n".join([table(entries, columns), *figure])
+
+
+def fill(text: str, block: str) -> str:
+    """A document with its marked block replaced."""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"The document lacks the lines {_BEGIN} and {_END}.")
+    return f"{before}{_BEGIN}\n\n{block}\n\n{_END}{after}"
+
+
+def fingerprint(entries: Sequence[Entry]) -> str:
+    """A hash of what the figure shows, which is kept in it."""
+    facts = [[entry.name, entry.paper, entry.curve] for entry in entries]
+    return sha256(to_json(facts)).hexdigest()
+
+
+def draw(entries: Sequence[Entry], file: Path) -> None:
+    """Draw the curves, each with the paper's average as a dotted line in its colour."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    shown = [entry for entry in entries if entry.curve]
+    for number, entry in enumerate(shown):
+        seen, accuracies = zip(*entry.curve, strict=True)
+        state = "" if entry.run.result else f" ({entry.run.progress})"
+        label, marker = f"{entry.name}{state}".replace("`", ""), _MARKERS[number % len(_MARKERS)]
+        (line,) = axes.plot(seen, accuracies, marker=marker, markersize=3, lw=1.2, label=label)
+        if entry.paper is not None:
+            axes.axhline(entry.paper, color=line.get_color(), lw=0.8, ls=":")
+    axes.set(xlabel="classes seen", ylabel="% of test images")
+    axes.set_title("Accuracy after each task; dotted: the paper's averages", fontsize=9)
+    axes.legend(fontsize=8)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=110, metadata={"Description": fingerprint(entries)})
+
+
+def write(root: Path) -> None:
+    """Write both documents and the figure from the results."""
+    entries = read_ledger(root / _RESULTS)
+    blocks = {"docs/results.md": document(entries), "README.md": readme(entries)}
+    filled = {name: fill((root / name).read_text("utf-8"), blocks[name]) for name in blocks}
+    if any(entry.curve for entry in entries):
+        draw(entries, root / _FIGURE)
+    for name, text in filled.items():
+        write_atomically(root / name, text)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return _NONE if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return _number(None if share is None else 100 * share, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", nargs="*", type=Path, help="run folders to copy first")
+    parser.add_argument("--log", type=Path, help="what one run printed")
+    given = parser.parse_args()
+    if given.log and len(given.runs) != 1:
+        parser.error("--log goes with one run")
+    for folder in given.runs:
+        copy_run(folder, _ROOT / _RESULTS, given.log)
+    write(_ROOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+from support.run_folders import write_run
+
+ROOT = Path(__file__).parents[2]
+MARKS = "<!-- the ledger: written by benchmarks/ledger.py -->\n<!-- the end of the ledger -->"
+
+
+@pytest.fixture(scope="module")
+def ledger() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ledger", ROOT / "benchmarks" / "ledger.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with two documents that have nothing but their marks."""
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/results.md"):
+        (tmp_path / name).write_text(f"Before.\n{MARKS}\nAfter.\n", "utf-8")
+    return tmp_path
+
+
+def copied(ledger: ModuleType, root: Path, *settings: str, tasks: int | None = None) -> Path:
+    """Copy a made-up run on ten classes into the ledger; gives its file there."""
+    cifar = ("data.source=cifar100", *settings)
+    folder = write_run(root / "runs", *cifar, tasks=tasks)
+    log = root / "log"
+    log.write_text("Run folder: there\nepoch 1\nRun folder: there\n", "utf-8")
+    ledger.copy_run(folder, root / "docs" / "results", log)
+    return root / "docs" / "results" / f"{folder.name}.json"
+
+
+def rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_documents_say_what_the_results_say(ledger: ModuleType) -> None:
+    entries = ledger.read_ledger(ROOT / "docs" / "results")
+    for name, block in (
+        ("docs/results.md", ledger.document(entries)),
+        ("README.md", ledger.readme(entries)),
+    ):
+        text = (ROOT / name).read_text("utf-8")
+        assert ledger.fill(text, block) == text, "run python benchmarks/ledger.py"
+    if any(entry.curve for entry in entries):
+        with Image.open(ROOT / "docs" / "images" / "ledger.png") as figure:
+            assert figure.info["Description"] == ledger.fingerprint(entries)
+
+
+def test_a_finished_and_an_unfinished_run(ledger: ModuleType, root: Path) -> None:
+    file = copied(ledger, root, "method.name=gkd", "training.preset=strong-decay")
+    copied(ledger, root, "method.name=fdkd", tasks=3)
+    ledger.write(root)
+    text = (root / "docs" / "results.md").read_text("utf-8")
+    titles, _, unfinished, finished = rows(text)
+    result = json.loads(file.read_text("utf-8"))
+    assert "folder" not in result
+    row = dict(zip(titles, finished, strict=True))
+    average = 100 * result["average_incremental_accuracy"]
+    last = result["steps"][-1]
+    assert row["ours"] == f"**{average:.2f}**"
+    assert (row["paper"], row["gap"]) == ("65.73", f"{average - 65.73:+.2f}")
+    assert row["forgetting"] == f"{100 * result['forgetting']:.1f}"
+    assert row["old, last"] == f"{100 * last['old_accuracy']:.1f}"
+    assert (row["weight decay"], row["seed"], row["resumed"]) == ("5e-4", "1993", "1")
+    row = dict(zip(titles, unfinished, strict=True))
+    assert (row["method"], row["ours"], row["gap"]) == ("`fdkd`", "3 of 6 tasks", "\N{EN DASH}")
+    curve = ", ".join(f"{100 * step['accuracy']:.1f}" for step in result["steps"])
+    assert f"- `gkd`, T = 5, 5 to 10 classes: {curve}\n" in text
+    assert text.startswith("Before.")
+    assert text.endswith("After.\n")
+    assert f"| **{average:.2f}** |" in (root / "README.md").read_text("utf-8")
+    with Image.open(root / "docs" / "images" / "ledger.png") as figure:
+        before = figure.info["Description"]
+    (root / "docs" / "results" / file.name).unlink()
+    assert ledger.fingerprint(ledger.read_ledger(root / "docs" / "results")) != before
+
+
+def test_written_twice_it_is_the_same(ledger: ModuleType, root: Path) -> None:
+    copied(ledger, root, "method.name=gkd")
+    ledger.write(root)
+    once = (root / "docs" / "results.md").read_text("utf-8")
+    ledger.write(root)
+    assert (root / "docs" / "results.md").read_text("utf-8") == once
+
+
+@pytest.mark.parametrize("tasks", [None, 0])
+def test_nothing_to_show(ledger: ModuleType, root: Path, tasks: int | None) -> None:
+    if tasks is not None:
+        copied(ledger, root, "method.name=gkd", tasks=tasks)
+    ledger.write(root)
+    text = (root / "docs" / "results.md").read_text("utf-8")
+    assert ("No run" if tasks is None else "0 of 6 tasks") in text
+    assert "![" not in text
+
+
+def test_a_changed_number_is_found(ledger: ModuleType, root: Path) -> None:
+    file = copied(ledger, root, "method.name=gkd")
+    content = json.loads(file.read_text("utf-8"))
+    for sealed in (True, False):  # with its checksum, and as a plain copy of result.json
+        content["steps"][1]["accuracy"] = 0.99
+        if not sealed:
+            del content["sha256"]
+        file.write_text(json.dumps(content), "utf-8")
+        before = (root / "README.md").read_text("utf-8")
+        with pytest.raises(ValueError, match="damaged"):
+            ledger.write(root)
+        assert (root / "README.md").read_text("utf-8") == before
+
+
+@pytest.mark.parametrize("content", ['{"config": {}, "ste', "[]", '{"config": {}, "steps": [{}]}'])
+def test_a_damaged_file_is_told(ledger: ModuleType, root: Path, content: str) -> None:
+    file = copied(ledger, root, "method.name=gkd")
+    file.write_text(content, "utf-8")
+    with pytest.raises(ValueError, match=file.name):
+        ledger.write(root)
+
+
+def test_a_rehearsal_is_refused(ledger: ModuleType, root: Path) -> None:
+    copied(ledger, root, "method.name=gkd", "epochs=0.5")
+    with pytest.raises(ValueError, match="rehearsal"):
+        ledger.write(root)
+
+
+def test_a_document_without_marks_is_told(ledger: ModuleType, root: Path) -> None:
+    shutil.copy(root / "README.md", root / "docs" / "results.md")
+    (root / "README.md").write_text("No marks.", "utf-8")
+    with pytest.raises(ValueError, match="lacks"):
+        ledger.write(root)
