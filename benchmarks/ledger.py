@@ -73,7 +73,6 @@ class Entry:
     def row(self) -> dict[str, str]:
         """Its cells by their column's title."""
         steps = [StepRecord.from_json(step) for step in self.run.steps]
-        last = steps[-1] if steps else None
         ours, paper = self.average, self.paper
         gap = _NONE if ours is None or paper is None else f"{ours - paper:+.2f}"
         decay = self.run.settings["training.base.weight_decay"]
@@ -83,11 +82,11 @@ class Entry:
             "paper": _number(paper, 2),
             "ours": self.run.progress if ours is None else f"**{ours:.2f}**",
             "gap": gap,
-            "base, first": _percent(steps[0].accuracy if steps else None),
-            "base, last": _percent(last and last.base_accuracy),
-            "old, last": _percent(last and last.old_accuracy),
-            "new, last": _percent(last and last.new_accuracy),
-            "forgetting": _percent(metrics.forgetting(steps) if len(steps) > 1 else None),
+            "base, first": _percent(steps[:1], "accuracy"),
+            "base, last": _percent(steps, "base_accuracy"),
+            "old, last": _percent(steps, "old_accuracy"),
+            "new, last": _percent(steps, "new_accuracy"),
+            "forgetting": _number(100 * metrics.forgetting(steps) if steps else None, 1),
             "weight decay": f"{decay:.0e}".replace("e-0", "e-"),
             "seed": str(self.run.settings["seed"]),
             "hours": _number(self.run.seconds / 3600 if steps else None, 1),
@@ -242,8 +241,9 @@ def _number(value: float | None, digits: int) -> str:
     return _NONE if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def _percent(share: float | None) -> str:
-    return _number(None if share is None else 100 * share, 1)
+def _percent(steps: Sequence[StepRecord], measure: str) -> str:
+    """A measure after the last of some steps."""
+    return _number(100 * getattr(steps[-1], measure) if steps else None, 1)
 
 
 def main() -> None:

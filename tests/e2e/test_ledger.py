@@ -89,6 +89,16 @@ def test_a_finished_and_an_unfinished_run(ledger: ModuleType, root: Path) -> Non
     assert ledger.fingerprint(ledger.read_ledger(root / "docs" / "results")) != before
 
 
+def test_after_the_base_task_alone(ledger: ModuleType, root: Path) -> None:
+    file = copied(ledger, root, "method.name=gkd", tasks=1)
+    entry = ledger.read_entry(file)
+    row = entry.row()
+    (step,) = json.loads(file.read_text("utf-8"))["steps"]
+    assert (row["ours"], row["base, first"]) == ("1 of 6 tasks", f"{100 * step['accuracy']:.1f}")
+    assert (row["old, last"], row["forgetting"]) == ("\N{EN DASH}", "\N{EN DASH}")
+    assert entry.curve == [(5, 100 * step["accuracy"])]
+
+
 def test_written_twice_it_is_the_same(ledger: ModuleType, root: Path) -> None:
     copied(ledger, root, "method.name=gkd")
     ledger.write(root)

@@ -1,5 +1,6 @@
 """Pretrained image models of the library transformers as backbones."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -66,7 +67,8 @@ class Pretrained(nn.Module):
         """What `rebuild_pretrained` needs, for JSON."""
         config: Any = self.model.config
         return {
-            "config": config.to_dict(),
+            # Its own JSON, since the names of labels have numbers as keys, which JSON can't hold.
+            "config": json.loads(config.to_json_string(use_diff=False)),
             "preprocessing": self.preprocessing._asdict(),
             "pools": self.pools,
         }

@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from densekd.config.schema import resolve
+from densekd.files import to_json
 from densekd.nn.network import own_statistics
 from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
 from densekd.nn.transformers_backbone import Pretrained
@@ -138,7 +139,7 @@ def test_it_is_rebuilt_from_its_description(
     name = f"hf:{tmp_path / 'saved'}"
     backbone = make_backbone(name)
     assert isinstance(backbone, Pretrained)
-    facts = json.loads(json.dumps(describe_backbone(name, backbone)))
+    facts = json.loads(to_json(describe_backbone(name, backbone)))
     (tmp_path / "saved").rename(tmp_path / "gone")
     monkeypatch.setattr("socket.socket.connect", None)
     rebuilt = rebuild_backbone(facts)
