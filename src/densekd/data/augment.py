@@ -99,7 +99,7 @@ class Augment(nn.Module):
         return self.normalise(pixels)
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
-        """Return a copy of other strength, or with mixup (alpha of `blended`; 0 for none).
+        """Return a copy of other strength, or with mixup (alpha of `Mixup`; 0 for none).
 
         ``heavy`` is CCIL's augmentation: cutout of half an image's side, borders mirrored instead
         of black, and AutoAugment.

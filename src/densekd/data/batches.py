@@ -85,11 +85,18 @@ class Batches:
         """Yield this rank's share of each batch of epoch ``number``, without the first ``skip``."""
         seeds = self._seeds.at(*number)
         order = torch.randperm(len(self._reader.labels), generator=seeds.generator("batches"))
-        parts = torch.arange(len(order)).tensor_split(len(self))
-        shares = [self._share.of(part) for part in parts]
-        batches = self._reader.augmented(order, shares[skip:], seeds.number("augment"))
+        parts, seed = torch.arange(len(order)).tensor_split(len(self)), seeds.number("augment")
         alpha = self._reader.augment.mixup
-        return blended(batches, alpha, seeds.at("mixup"), skip) if alpha else batches
+        if not alpha:
+            shares = [self._share.of(part) for part in parts]
+            return self._reader.augmented(order, shares[skip:], seed)
+        mixes = [
+            Mixup.draw(len(part), self._share, alpha, seeds.at("mixup").at(number))
+            for number, part in enumerate(parts)
+        ][skip:]
+        needed = [part[mix.needed] for part, mix in zip(parts[skip:], mixes, strict=True)]
+        read = self._reader.augmented(order, needed, seed)
+        return (mix.blend(batch) for mix, batch in zip(mixes, read, strict=True))
 
     def endless(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
         """Yield batches without end, epoch after epoch, to be paired with epoch ``number``."""
@@ -111,19 +118,33 @@ def in_order(data: Split, size: int, augment: Augment, *, workers: int = 0) -> I
     return _Reader(data.images, data.labels, augment, workers).plain(size)
 
 
-def blended(
-    batches: Iterable[Batch], alpha: float, seeds: Seeds, skipped: int = 0
-) -> Iterator[Batch]:
-    """Blend each batch with itself in another order by a share from Beta(alpha, alpha): mixup.
+class Mixup(NamedTuple):
+    """How a rank blends its part of a batch with the whole batch in another order."""
 
-    The seeds draw for each batch by itself; ``skipped`` batches of the epoch were left out before.
-    """
-    for number, batch in enumerate(batches, skipped):
-        draw = np.random.default_rng(seeds.at(number).number("augment"))
-        share = float(draw.beta(alpha, alpha))
-        order = torch.from_numpy(draw.permutation(len(batch.labels))).to(batch.labels.device)
-        images = share * batch.images + (1 - share) * batch.images[order]
-        yield Batch(images, batch.labels, Blend(batch.labels[order], share))
+    needed: Tensor  # int64, which images of the batch the rank must read, in order
+    own: Tensor  # int64 [B], its part of the batch, as indices of ``needed``
+    others: Tensor  # int64 [B], the images to blend in, likewise
+    share: float  # the weight of its own images
+
+    @classmethod
+    def draw(cls, size: int, rank: RankShare, alpha: float, seeds: Seeds) -> "Mixup":
+        """Draw for a whole batch of ``size``, so that the number of ranks changes nothing.
+
+        The share is from Beta(alpha, alpha).
+        """
+        generator = np.random.default_rng(seeds.number("augment"))
+        share = float(generator.beta(alpha, alpha))
+        others = rank.of(torch.from_numpy(generator.permutation(size)))
+        own = rank.of(torch.arange(size))
+        needed = torch.cat([own, others]).unique()
+        own, others = torch.searchsorted(needed, own), torch.searchsorted(needed, others)
+        return cls(needed, own, others, share)
+
+    def blend(self, read: Batch) -> Batch:
+        """The rank's part, blended, of the images that it has read."""
+        own, others = (index.to(read.labels.device) for index in (self.own, self.others))
+        images = self.share * read.images[own] + (1 - self.share) * read.images[others]
+        return Batch(images, read.labels[own], Blend(read.labels[others], self.share))
 
 
 class _Reader:
@@ -151,7 +172,7 @@ class _Reader:
         """Yield the images at ``order[part]`` for each part, augmented by ``seed``."""
         # Drawn at once and by every rank, so that the number of ranks changes nothing.
         draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
-        rows = [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+        rows = [_as_slice(part) for part in parts]
         in_files = self.pixels is None
         augment = self.augment.decoded if in_files else self.augment
         order = order if in_files else order.to(self.device)
@@ -188,3 +209,9 @@ def _without_trace(loader: Iterable[Tensor]) -> Iterator[Tensor]:
         yield from loader
     except UnreadableImage as error:
         raise UnreadableImage(str(error).strip().rpartition("UnreadableImage: ")[2]) from None
+
+
+def _as_slice(index: Tensor) -> Tensor | slice:
+    """Indices in order; as a slice, which copies nothing, if none is left out."""
+    first, end = int(index[0]), int(index[-1]) + 1
+    return slice(first, end) if end - first == len(index) else index

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from densekd.data.augment import Augment
-from densekd.data.batches import Batch, Batches, Blend, RankShare, blended, in_order, pairs
+from densekd.data.batches import Batch, Batches, Blend, Mixup, RankShare, in_order, pairs
 from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.decode import UnreadableImage
 from densekd.seeds import Seeds
@@ -242,19 +242,37 @@ def test_blended_batches_can_be_resumed_and_differ_by_epoch() -> None:
 
 
 def test_shares_are_those_of_the_beta_distribution() -> None:
-    batches = [Batch(torch.zeros(1, 3, 1, 1), torch.zeros(1).long())] * 2000
-    shares = torch.tensor([b.share for b in blends(list(blended(batches, 0.1, SEEDS)))])
+    shares = torch.tensor(
+        [Mixup.draw(1, RankShare(), 0.1, SEEDS.at(number)).share for number in range(2000)]
+    )
     # Beta(0.1, 0.1) has a mean of 1/2 and a variance of 1 / (4 * 1.2).
     assert abs(shares.mean() - 0.5) < 0.05
     assert abs(shares.var() - 1 / 4.8) < 0.02
 
 
-def test_ranks_blend_by_the_same_share() -> None:
-    parts = [
-        list(Batches(numbered(), 16, AUGMENT.of("usual", 0.5), SEEDS, RankShare(rank, 2)).epoch(0))
-        for rank in (0, 1)
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_ranks_blend_as_one_process_does(files: Split, kind: str, world: int) -> None:
+    data, augment = {"memory": numbered(), "files": files}[kind], AUGMENT.of("heavy", 0.5)
+    alone = list(Batches(data, 7, augment, SEEDS).epoch(2))
+    ranks = [
+        list(Batches(data, 7, augment, SEEDS, RankShare(rank, world)).epoch(2))
+        for rank in range(world)
     ]
-    assert [b.share for b in blends(parts[0])] == [b.share for b in blends(parts[1])]
+    for whole, *parts in zip(alone, *ranks, strict=True):
+        assert torch.equal(whole.images, torch.cat([part.images for part in parts]))
+        assert torch.equal(whole.labels, torch.cat([part.labels for part in parts]))
+        blend, own = blends([whole])[0], blends(parts)
+        assert torch.equal(blend.labels, torch.cat([part.labels for part in own]))
+        assert {part.share for part in own} == {blend.share}
+
+
+def test_mixup_draws_what_it_always_drew() -> None:
+    mix = Mixup.draw(6, RankShare(), 0.5, SEEDS.at("mixup").at(0))
+    generator = np.random.default_rng(SEEDS.at("mixup").at(0).number("augment"))
+    assert mix.share == generator.beta(0.5, 0.5)
+    assert mix.others.tolist() == generator.permutation(6).tolist()
+    assert mix.needed.tolist() == mix.own.tolist() == list(range(6))
 
 
 def test_files_are_augmented_heavily_too(files: Split) -> None:
