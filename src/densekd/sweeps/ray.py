@@ -2,6 +2,8 @@
 
 import logging
 import os
+import re
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +17,9 @@ from densekd.sweeps.jobs import SweepJob
 
 # After so many retries, the job itself is probably what kills its worker.
 _RETRIES = 3
+# A cluster's address, with the protocol of a remote client or without one.
+_ADDRESS = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d{1,5})")
+_SECONDS_TO_CONNECT = 10
 # The environment variables that a run reads, which its worker gets.
 _VARIABLES = ("DENSEKD_DATA",)
 
@@ -33,6 +38,7 @@ class RayPool:
     def __init__(self, work: Work, address: str | None, workers: int | None, threads: int) -> None:
         self.work, self.workers, self.threads = work, workers, threads
         self._ray = _ray()
+        _check_address(address)
         mine = {} if workers is None else {"num_cpus": workers * threads}
         where = {"address": address} if address else {"address": "local", **mine}
         try:
@@ -43,11 +49,12 @@ class RayPool:
                 logging_level=logging.ERROR,
             )
         except (ConnectionError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"There is no Ray cluster at {address or 'this machine'}: {reason}"
-            ) from error
-        self._mailbox = self._ray.remote(num_cpus=0)(_Mailbox).remote()
+            raise _no_cluster(address or "this machine", error) from error
+        # On this machine, since jobs stop without it, and any other machine may be lost.
+        here = self._ray.get_runtime_context().get_node_id()
+        stay = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
+        mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=stay)(_Mailbox)
+        self._mailbox = mailbox.remote()
         self._jobs: dict[Any, SweepJob] = {}  # by the reference to their result
 
     @property
@@ -146,6 +153,20 @@ class _MailboxChannel(JobChannel):
                 self._stopped = True
             self._asked = time.monotonic()
         return self._stopped
+
+
+def _check_address(address: str | None) -> None:
+    """Raise ValueError if nobody answers at an address; Ray itself would try for minutes."""
+    if match := _ADDRESS.fullmatch(address or ""):
+        try:
+            socket.create_connection((match[1], int(match[2])), _SECONDS_TO_CONNECT).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(match[0], error) from error
+
+
+def _no_cluster(place: str, error: Exception) -> ValueError:
+    reason = " ".join(str(error).split())
+    return ValueError(f"There is no Ray cluster at {place}: {reason}")
 
 
 def _task(

@@ -9,6 +9,8 @@ import pytest
 from densekd.jobs.events import JobChannel, JobDone, JobFailed, JobProgress
 from densekd.sweeps.ray import RayPool, _enter, _Mailbox, _task
 
+from support.nodes import free_port
+
 
 def nothing(job: object, line: JobChannel) -> None:
     raise AssertionError(job)
@@ -20,6 +22,12 @@ def test_without_ray_one_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name, "0")
     with pytest.raises(ValueError, match=r"pip install 'densekd\[ray\]'"):
         RayPool(nothing, None, None, 1)
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once() -> None:
+    for address in (f"127.0.0.1:{free_port()}", f"ray://127.0.0.1:{free_port()}"):
+        with pytest.raises(ValueError, match=f"no Ray cluster at {address}"):
+            RayPool(nothing, address, None, 1)
 
 
 def test_the_desk_gives_each_news_once_and_in_order() -> None:
