@@ -1,10 +1,13 @@
-"""Floating-point precision."""
+"""Floating-point precision, and whether to compile."""
 
 from typing import Literal
 
 import torch
 
-Precision = Literal["auto", "32", "bf16"]
+Precision = Literal["auto", "32", "bf16", "fp16"]
+Compile = Literal["auto", "off", "on"]
+# What autocast computes in; float32 needs none.
+AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def working_dtype(device: torch.device) -> torch.dtype:

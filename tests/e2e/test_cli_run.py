@@ -272,6 +272,7 @@ def test_options_stand_for_settings() -> None:
         *("--data", "cifar100", "--data-dir", "sets", "--increment", "10", "--base", "50"),
         *("--order", "icarl", "--method", "gkd", "--memory-total", "2000", "--epochs", "30%"),
         *("--network", "resnet20", "--seed", "7", "--devices", "2", "--validation", "0.25"),
+        *("--nodes", "4", "-o", "engine.compile=on"),
     )
     assert settings["data"] == {
         **{"source": "cifar100", "dir": "sets"},
@@ -283,7 +284,8 @@ def test_options_stand_for_settings() -> None:
     assert settings["memory"]["total"] == 2000
     assert "per_class" not in settings["memory"]
     assert (settings["epochs"], settings["network"], settings["seed"]) == (0.3, "resnet20", 7)
-    assert settings["engine"]["devices"] == 2
+    engine = settings["engine"]
+    assert (engine["devices"], engine["nodes"], engine["compile"]) == (2, 4, "on")
     settings = shown("--order", "7", "--steps", "1", "--equal", "--memory", "5", "--epochs", "10")
     assert settings["scenario"] == {"steps": 1, "equal": True, "order": 7}
     assert settings["memory"]["per_class"] == 5

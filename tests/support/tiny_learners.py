@@ -49,15 +49,21 @@ class TinyBackbone(nn.Module):
         return Features(high.mean((2, 3)), (low, high))
 
 
-def tiny_settings() -> Settings:
+def tiny_settings(engine: Engine = ENGINE) -> Settings:
     """Return settings that normalise the images of `dataset` so that classes are separable."""
-    return Settings(Augment((0.014, 0.01, 0.0), (0.01, 0.01, 1.0), padding=1), 1, ENGINE)
+    return Settings(Augment((0.014, 0.01, 0.0), (0.01, 0.01, 1.0), padding=1), 1, engine)
 
 
-def tiny_learner(method: Method, *, per_class: int = 2, selection: Selection = "random") -> Learner:
+def tiny_learner(
+    method: Method,
+    *,
+    per_class: int = 2,
+    selection: Selection = "random",
+    engine: Engine = ENGINE,
+) -> Learner:
     """Return a learner that has not learned yet, with a memory of ``per_class`` exemplars."""
     memory = ExemplarMemory(Quota(per_class), selection)
-    return Learner(TinyBackbone(), method, memory, tiny_settings())
+    return Learner(TinyBackbone(), method, memory, tiny_settings(engine))
 
 
 class Recorder(Callback):
@@ -92,9 +98,10 @@ def learned(
     callback: Callback | None = None,
     per_class: int = 2,
     selection: Selection = "random",
+    engine: Engine = ENGINE,
 ) -> Learner:
     """Return a tiny learner after these tasks."""
-    learner = tiny_learner(method, per_class=per_class, selection=selection)
+    learner = tiny_learner(method, per_class=per_class, selection=selection, engine=engine)
     for task in tasks:
         learner.learn(task, callback=callback or Recorder())
     return learner
@@ -111,6 +118,7 @@ def check_resumes(
     folder: Path,
     tasks: Iterable[Task] = STEPS_OF_TWO,
     selection: Selection = "random",
+    engine: Engine = ENGINE,
 ) -> set[tuple[int, int]]:
     """Check that stopping at every other batch and reloading each time changes no bit.
 
@@ -118,14 +126,14 @@ def check_resumes(
         The stops, as the number of the task and of the phase.
     """
     tasks, whole = list(tasks), Recorder()
-    wanted = learned(method, tasks, callback=whole, selection=selection).state()
-    tiny_learner(method, selection=selection).save(folder)
+    wanted = learned(method, tasks, callback=whole, selection=selection, engine=engine).state()
+    tiny_learner(method, selection=selection, engine=engine).save(folder)
     stops, batches = set(), 0
     for task in tasks:
         checkpoints, done = Checkpoints(folder / f"task {task.number}"), False
         while not done:
             memory, callback = ExemplarMemory(Quota(2), selection), Recorder(stop_after=2)
-            learner = Learner.load(folder, TinyBackbone(), method, memory, tiny_settings())
+            learner = Learner.load(folder, TinyBackbone(), method, memory, tiny_settings(engine))
             try:
                 learner.learn(task, callback=callback, checkpoints=checkpoints)
                 done = True

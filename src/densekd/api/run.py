@@ -63,6 +63,7 @@ def run(
             ``metrics``: functions that measure something else after each task.
             ``seed``: the seed of all random choices.
             ``devices``: processes that share each batch.
+            ``nodes``: machines that share each batch; see docs/clusters.md.
             ``keep_steps``: keep the learner and the test predictions of every step.
             ``start``: go on from a step of another run, such as ``"runs/digits-gkd-1a2b@3"``; the
             option ``--from``.

@@ -84,6 +84,10 @@ class SettingOptions:
     ] = None
     seed: options.Seed = None
     devices: Annotated[int | None, _training("Processes that share each batch. Default: 1.")] = None
+    nodes: Annotated[
+        int | None,
+        _training("Machines that share each batch, each with its --devices. Default: 1."),
+    ] = None
     keep_steps: Annotated[
         bool | None,
         _training("Keep the learner and the test predictions of every step.", "--keep-steps"),

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 _DIGESTED_SECTIONS = ("afc", "bic", "ccil", "icarl", "icarl_softmax", "podnet", "ucir")
 
 # Settings that were added later, by section; unset ones must not rename existing run folders.
-_ADDED_LATER = {"data": ("validation", "test_per_class"), "scenario": ("first", "tasks")}
+_ADDED_LATER: dict[str, dict[str, Any]] = {
+    "data": {"validation": 0.0, "test_per_class": None},
+    "scenario": {"first": None, "tasks": None},
+    "engine": {"nodes": 1, "compile": "auto"},
+}
 
 
 def influential(config: "DataclassInstance") -> dict[str, Any]:
@@ -29,9 +33,9 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     _drop_inert(tree)
     if tree["data"].pop("oversample_rare"):
         tree["data"]["even"] = True
-    for section, names in _ADDED_LATER.items():
-        for name in names:
-            if not tree.get(section, {}).get(name, True):
+    for section, unset in _ADDED_LATER.items():
+        for name, value in unset.items():
+            if tree.get(section, {}).get(name, ...) == value:
                 del tree[section][name]
     for key in ("metrics", "start"):  # settings that were added later
         if not tree.get(key):

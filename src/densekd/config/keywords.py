@@ -41,6 +41,7 @@ class RunKeywords(TypedDict, total=False):
     metrics: Annotated[OwnPart, "metrics"]
     seed: Annotated[int | None, "seed"]
     devices: Annotated[int | None, "engine.devices"]
+    nodes: Annotated[int | None, "engine.nodes"]
     keep_steps: Annotated[bool | None, "keep_steps"]
     start: Annotated[str | None, "start"]
 

@@ -39,7 +39,7 @@ from densekd.methods.registry import (
 )
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.parts import find
-from densekd.precision import Precision
+from densekd.precision import Compile, Precision
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -202,9 +202,20 @@ class EngineConfig:
     """The devices to train on; see `densekd.training.engine.Engine`."""
 
     accelerator: Accelerator = "auto"
-    devices: Count = 1
+    devices: Count = 1  # of each machine
     precision: Precision = "auto"
     workers: Natural = 0  # processes that decode images which don't fit into memory
+    nodes: Count = 1  # machines
+    compile: Compile = "auto"
+
+    @property
+    def ranks(self) -> int:
+        """How many processes share each batch."""
+        return self.devices * self.nodes
+
+    def alone(self) -> "EngineConfig":
+        """The same for one process."""
+        return dataclasses.replace(self, devices=1, nodes=1, compile="auto")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Where torchrun, SLURM and Fabric tell a process its number, which is 0 in all for the first only.
+_RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
 
 
 class Interrupts:
@@ -60,5 +62,5 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def first_process() -> bool:
-    """Whether this is the first of the processes that share a run, by the launcher's number."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+    """Whether this is the first of the processes that share a run, by the launcher's numbers."""
+    return all(os.environ.get(name, "0") == "0" for name in _RANKS)

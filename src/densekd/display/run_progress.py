@@ -106,7 +106,7 @@ class RunDisplay(Display, RunObserver):
     def stopping_note(self) -> str:
         """The answer to a signal: with several processes, they agree to stop once an epoch."""
         note = super().stopping_note
-        return note if self.config.engine.devices == 1 else note.replace("batch", "epoch")
+        return note if self.config.engine.ranks == 1 else note.replace("batch", "epoch")
 
     def label(self, number: int, activity: str) -> str:
         """The current task and activity."""

@@ -69,8 +69,8 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
         raise ValueError(
             f"The image size must be from 1 to {LARGEST_IMAGE}, not {config.data.image_size}."
         )
-    if config.engine.devices != 1:
-        raise ValueError("A model is taught on one device; leave engine.devices at 1.")
+    if config.engine.ranks != 1:
+        raise ValueError("A model is taught on one device; leave engine.devices and nodes at 1.")
     return config
 
 

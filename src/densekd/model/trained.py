@@ -34,7 +34,7 @@ class TrainedModel(Model):
         self, folder: Path, step: int, facts: dict[str, Any], config: Config, learner: Learner
     ) -> None:
         super().__init__(folder, step, facts)
-        self.config, self.learner = config, learner
+        self.config, self.learner = config, learner.in_float32()
         assert config.data.image_size is not None
         self.image_size, self.network = config.data.image_size, config.network
         self.method, self.classes = learner.method.name, learner.classes

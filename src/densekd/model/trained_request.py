@@ -235,7 +235,7 @@ def _update(request: TrainedRequest, observer: TeachObserver, began: float) -> U
     observer.doing("testing")
     earlier = [] if request.model is None else [request.model.test_images()]
     test = join_splits([*earlier, request.images.test])
-    values = learner.scores(test.images).cpu()
+    values = learner.in_float32().scores(test.images).cpu()
     update = _result(request, learner, learned, test, values.argmax(1) == test.labels)
     mean, std = request.normalisation
     facts = {
@@ -295,7 +295,7 @@ def _result(
 def _verify(request: TrainedRequest, learner: Learner, prepared: Path) -> None:
     """Raise unless the saved state equals the one in memory and predicts the same."""
     saved = TrainedModel.read_from(request.store.folder, request.step, prepared).learner
-    ours, theirs = learner.state(), saved.state()
+    predicting, ours, theirs = learner.in_float32(), learner.state(), saved.state()
     same = all(torch.equal(x.cpu(), theirs.tensors[k].cpu()) for k, x in ours.tensors.items())
     both = join_splits([request.images.train, request.images.test])
     probe = both.take(torch.arange(min(_VERIFIED_IMAGES, len(both)))).images
@@ -303,7 +303,7 @@ def _verify(request: TrainedRequest, learner: Learner, prepared: Path) -> None:
     if not (
         same
         and ours.facts["classes"] == theirs.facts["classes"]
-        and torch.allclose(learner.scores(probe), saved.scores(probe), rtol=1e-3, atol=1e-3)
+        and torch.allclose(predicting.scores(probe), saved.scores(probe), rtol=1e-3, atol=1e-3)
     ):
         raise RuntimeError(
             f"The state saved in {prepared} differs from what was learned, so the model was not "

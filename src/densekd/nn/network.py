@@ -74,7 +74,10 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         """``[B, 3, H, W]`` to logits ``[B, classes]``, features and maps."""
-        features: Features = self.backbone(images)
+        return self.classify(self.backbone(images))
+
+    def classify(self, features: Features) -> Outputs:
+        """What the backbone returns for a batch, with logits ``[B, classes]``."""
         return Outputs(self.classifier(features.pooled), features.pooled, features.maps)
 
     def grow(self, classes: int) -> None:

@@ -71,7 +71,8 @@ def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
 def make_engine(config: CommonConfig) -> Engine:
     """Set up device, precision and ranks."""
     engine = config.engine
-    return Engine(engine.accelerator, engine.devices, engine.precision)
+    names = ("accelerator", "devices", "precision", "nodes", "compile")
+    return Engine(*(getattr(engine, name) for name in names))
 
 
 def make_learner(

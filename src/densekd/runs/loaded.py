@@ -70,7 +70,7 @@ class LoadedRun:
         """The learner after a step, by default the newest, on one device."""
         state = self._newest if step is None else self.state(step)
         load_trusted(self.config, self.folder, self.trust_code)
-        engine = make_engine(replace(self.config, engine=replace(self.config.engine, devices=1)))
+        engine = make_engine(replace(self.config, engine=self.config.engine.alone()))
         images = state.facts.get("images") or self._images()
         mean, std, size = (images[name] and tuple(images[name]) for name in ("mean", "std", "size"))
         learner = make_learner(self.config, (mean, std), engine, size)

@@ -33,6 +33,7 @@ from densekd.runs.loaded import evaluations_of
 from densekd.runs.locks import exclusive
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.predictions import Predictions, save_predictions
+from densekd.runs.ranks import check_command, check_folder, check_images, ending_together
 from densekd.runs.record import StepRecord, commit, read_result, result_of, store_result
 from densekd.runs.shared import SharedTraining
 from densekd.training.callbacks import stoppable
@@ -86,17 +87,20 @@ def in_folder(
     """
     code = load_files(own_references(config).values())
     engine = make_engine(config)
-    engine.fabric.launch()  # starts the other processes, if any
-    observer = observer if observer is not None and engine.first else RunObserver()
-    with exclusive(folder, engine), explain_errors():
-        check_code(folder, code)
-        finished = read_result(folder)
-        if finished is not None:
-            return finished
-        commit()  # asked now, before somebody edits the source
-        if engine.first:
-            write_code(folder, code)
-        return train(engine, observer)
+    with ending_together(engine):
+        engine.launch()  # starts the other processes, if any
+        observer = observer if observer is not None and engine.first else RunObserver()
+        check_command(engine, config, code)
+        with exclusive(folder, engine), explain_errors():
+            check_folder(engine, folder / "lock")
+            check_code(folder, code)
+            finished = read_result(folder)
+            if finished is not None:
+                return finished
+            commit()  # asked now, before somebody edits the source
+            if engine.first:
+                write_code(folder, code)
+            return train(engine, observer)
 
 
 def _restore(learner: Learner, learned: Checkpoints) -> State | None:
@@ -129,9 +133,10 @@ class _Run:
     def __init__(self, config: Config, folder: Path, engine: Engine, observer: RunObserver) -> None:
         self.config, self.folder, self.engine, self.observer = config, folder, engine, observer
         # With several ranks, one that stops would leave the others waiting.
-        many = config.engine.devices > 1
+        many = engine.share.world > 1
         loading = observer.loading if many else stoppable(observer.loading, observer)
         self.scenario = make_scenario(config, loading)
+        check_images(engine, self.scenario[:])
         dataset = self.scenario.dataset
         self.size = image_shape(dataset.train.images)
         self.learner = self._new_learner()

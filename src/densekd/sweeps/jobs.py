@@ -229,9 +229,10 @@ def _resolve(experiment: Experiment, tree: Mapping[str, Any]) -> Config | Compre
             "have; put it into a file and name it as FILE.py:NAME."
         )
     load_files(references)
-    if config.engine.devices != 1:
+    if config.engine.ranks != 1:
         raise ValueError(
-            "a sweep has one device for each run; leave engine.devices out, or use `densekd run`."
+            "a sweep has one device for each run; leave engine.devices and engine.nodes out, or "
+            "use `densekd run`."
         )
     return config
 

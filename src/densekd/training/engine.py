@@ -1,16 +1,22 @@
-"""Device, precision, memory layout and ranks, through Lightning Fabric."""
+"""Device, precision, memory layout, compilation and ranks, through Lightning Fabric."""
 
-from collections.abc import Sequence
-from typing import get_args
+import copy
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
 from densekd.checks import check_choice
 from densekd.data.batches import RankShare
-from densekd.precision import Precision
+from densekd.nn.network import Network, Outputs
+from densekd.precision import AUTOCAST_TYPES, Compile, Precision
 
 
 class Engine:
@@ -18,22 +24,51 @@ class Engine:
 
     Args:
         accelerator: ``auto``, ``cpu``, ``cuda``, ``mps`` or any other that Fabric knows.
-        devices: how many processes share each batch, each on its own device.
-        precision: ``bf16`` for autocast to bfloat16, ``32`` for none, ``auto`` for the faster.
+        devices: how many processes of this machine share each batch, each on its own device.
+        precision: ``bf16`` or ``fp16`` for autocast to that type, ``32`` for none, ``auto`` for
+            what the device is fast in.
+        nodes: how many machines share each batch, each with as many processes.
+        compile: compile backbones by ``torch.compile`` for training; ``auto`` never does.
     """
 
     def __init__(
-        self, accelerator: str = "auto", devices: int = 1, precision: Precision = "auto"
+        self,
+        accelerator: str = "auto",
+        devices: int = 1,
+        precision: Precision = "auto",
+        nodes: int = 1,
+        compile: Compile = "auto",
     ) -> None:
         check_choice("precision", precision, get_args(Precision))
+        check_choice("compile", compile, get_args(Compile))
         # `average_buffers` averages batch norm's running statistics once an epoch instead.
         ddp = DDPStrategy(forward_sync_buffers=False)
-        strategy = "auto" if devices == 1 else ddp
-        self.fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy)
+        strategy = "auto" if devices * nodes == 1 else ddp
+        self.devices, self.nodes = devices, nodes
+        self.fabric = Fabric(
+            accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy
+        )
         kind = self.fabric.device.type
-        bf16 = precision == "bf16" or (precision == "auto" and has_fast_bf16(kind))
-        self.precision = "bf16" if bf16 else "32"
+        self.precision = fast_precision(kind) if precision == "auto" else precision
         self.channels_last = kind in ("cpu", "cuda")
+        self.compiles, self._compiled = compile == "on", False
+
+    def launch(self) -> None:
+        """Start the other processes of this machine, or join those that a launcher has started.
+
+        Raises ValueError if the launcher has started another number of them.
+        """
+        for environment in (TorchElasticEnvironment, SLURMEnvironment):
+            if environment.detect():
+                started = environment().world_size()
+                if started != self.devices * self.nodes:
+                    raise ValueError(
+                        f"{started} processes were started, but the settings are for "
+                        f"{self.devices} on each of {self.nodes} machines; give --devices and "
+                        "--nodes as to the launcher."
+                    )
+                break
+        self.fabric.launch()
 
     @property
     def device(self) -> torch.device:
@@ -65,7 +100,35 @@ class Engine:
 
     def autocast(self) -> torch.autocast:
         """A context that computes in the engine's precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        dtype = AUTOCAST_TYPES.get(self.precision)
+        return torch.autocast(self.device.type, dtype or torch.bfloat16, enabled=dtype is not None)
+
+    def make_scaler(self) -> torch.amp.GradScaler:
+        """Make a scaler that keeps fp16 gradients from vanishing; otherwise it does nothing."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+
+    def in_float32(self) -> "Engine":
+        """The same engine without autocast, whose results depend less on the processor."""
+        other = copy.copy(self)
+        other.precision = "32"
+        return other
+
+    def forward(self, network: Network) -> Callable[[Tensor], Outputs]:
+        """A function from images to a network's outputs, compiled if the engine compiles.
+
+        The classifier isn't, so that the same code serves all tasks. All sizes are dynamic: with
+        code for the sizes seen so far, a resumed run would not compute as an uninterrupted one.
+        """
+        if not self.compiles:
+            return network.__call__
+        if not self._compiled:
+            _check_compiler()
+            # What other engines compiled in this process would count towards torch's limit.
+            torch.compiler.reset()  # type: ignore[no-untyped-call]
+            self._compiled = True
+        backbone: Any = network.backbone
+        compiled = torch.compile(backbone, dynamic=True)
+        return lambda images: network.classify(compiled(images))
 
     def average_buffers(self, module: nn.Module) -> None:
         """Average a module's floating-point buffers over all ranks."""
@@ -84,15 +147,44 @@ class Engine:
         """The value of rank 0; all ranks wait for it."""
         return bool(self.fabric.broadcast(value))
 
+    def check_agreement(self, facts: Mapping[str, object]) -> None:
+        """Raise ValueError on all ranks if a fact is not the same on all of them.
+
+        The names are those of the first rank's facts.
+        """
+        if self.fabric.world_size == 1:
+            return
+        first = self.fabric.broadcast(dict(facts))
+        wrong = torch.tensor([facts.get(name) != value for name, value in first.items()])
+        counts = self.total(wrong.long().to(self.device)).tolist()
+        if names := [name for name, count in zip(first, counts, strict=True) if count]:
+            raise ValueError(
+                f"The processes of this run don't have the same {' and '.join(names)}; start all "
+                "of them with the same command, code, data and folder of runs."
+            )
+
     def describe(self) -> dict[str, object]:
-        """What a run record says about the computation."""
+        """What a run record says about the computation.
+
+        Bases are named by it, so what was added later is left out where it says nothing new.
+        """
+        added = {"nodes": self.nodes} if self.nodes > 1 else {}
         return {
             "device": str(self.device.type),
             "devices": self.fabric.world_size,
             "precision": self.precision,
             "channels_last": self.channels_last,
             "threads": torch.get_num_threads(),
+            **added,
+            **({"compiled": True} if self.compiles else {}),
         }
+
+
+def fast_precision(kind: str) -> Precision:
+    """The precision that a kind of device is fast in; of two, the one with the larger range."""
+    if has_fast_bf16(kind):
+        return "bf16"
+    return "fp16" if kind == "cuda" else "32"
 
 
 def has_fast_bf16(kind: str) -> bool:
@@ -107,3 +199,12 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all numbers are finite; waits for the device once."""
     norms = torch._foreach_norm(list(tensors), torch.inf)
     return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+
+
+def _check_compiler() -> None:
+    names = [os.environ.get("CXX", "g++"), "g++", "clang++"]
+    if not any(map(shutil.which, names)):
+        raise ValueError(
+            "engine.compile needs a C++ compiler, and there is neither g++ nor clang++; install "
+            "one, or leave engine.compile out."
+        )

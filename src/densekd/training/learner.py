@@ -130,8 +130,9 @@ class Learner:
         self._check(task)
         if not self.classes:
             self._set_kind(kind_by_size(min(image_shape(task.train.images))))
-        self._infer_augment(task.train.images)
-        backbone = self.network.backbone
+        backbone, given = self.network.backbone, self.spec.settings.augment
+        if isinstance(given, InferredAugment) and not self.classes:
+            self._set_augment(given.on(task.train.images, backbone))
         if not self.classes and isinstance(backbone, BackboneAdapter) and backbone.finds_width:
             self._set_width(backbone.width_at(image_shape(task.train.images)))
         training = TaskTraining(
@@ -172,6 +173,12 @@ class Learner:
     def infer(self, images: Images, *, flipped: bool = False) -> inference.InferenceOutputs:
         """Logits and pooled features of images, or of their mirror images."""
         return inference.infer(self.network, images, self.settings, flipped=flipped)
+
+    def in_float32(self) -> "Learner":
+        """The same learner computing in 32 bits, so that predictions don't depend on the device."""
+        other = copy.copy(self)
+        other.settings = replace(self.settings, engine=self.settings.engine.in_float32())
+        return other
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -250,10 +257,9 @@ class Learner:
             **{f"term.{slot}": term.state_dict() for slot, term in self.terms.items()},
         }
         tensors = {f"{part}.{k}": x for part, state in parts.items() for k, x in state.items()}
-        method = self.method
         facts = {
-            **{name: getattr(method, name) for name in ("head", "keeps", "predicts")},
-            "method": method.name,
+            **{name: getattr(self.method, name) for name in ("head", "keeps", "predicts")},
+            "method": self.method.name,
             "classes": list(self.classes),
             "sizes": self.sizes,
             "terms": {slot: term.state_kind for slot, term in self.terms.items()},
@@ -272,10 +278,9 @@ class Learner:
         """
         if self.classes:
             raise ValueError("This learner has learned something; load into a new one.")
-        if not change_method and state.facts["method"] != self.method.name:
-            raise ValueError(
-                f"This was learned by {state.facts['method']}, not by {self.method.name}."
-            )
+        name = state.facts["method"]
+        if not change_method and name != self.method.name:
+            raise ValueError(f"This was learned by {name}, not by {self.method.name}.")
         check_successor(self.method, state.facts)
         # Don't change the module that the user gave.
         self.network = copy.deepcopy(self.network)
@@ -296,7 +301,7 @@ class Learner:
     def _scores(self, X: ImageInputs) -> Tensor:
         if not self.classes:
             raise ValueError("Nothing was learned yet; call fit first.")
-        return self.scores(as_images(X, self.settings.image_size))
+        return self.in_float32().scores(as_images(X, self.settings.image_size))
 
     def _check(self, task: Task) -> None:
         if task.first != len(self.classes):
@@ -310,12 +315,6 @@ class Learner:
             raise ValueError(
                 f"The class {empty!r} has no image to learn from; add some, or leave it out."
             )
-
-    def _infer_augment(self, images: Images) -> None:
-        """Let the first images decide the augmentation, unless the settings give one."""
-        given = self.spec.settings.augment
-        if isinstance(given, InferredAugment) and not self.classes:
-            self._set_augment(given.on(images, self.network.backbone))
 
     def _set_kind(self, kind: DataKind) -> None:
         """Let the kind of data decide lambda, if the method was given by its name."""

@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -20,9 +20,12 @@ from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import Checkpoints, State, select_prefix
 from densekd.training.engine import all_finite
 from densekd.training.optimisers import (
+    can_scale,
     load_optimiser_tensors,
+    load_scaler_tensors,
     make_optimiser,
     optimiser_tensors,
+    scaler_tensors,
 )
 from densekd.training.phases import PhaseTraining, TaskTraining
 
@@ -100,12 +103,12 @@ def train_task(
 class _Streams(nn.Module):
     """Runs all batches of a step in one call: DDP needs one forward for each backward pass."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, outputs: Callable[[Tensor], Outputs]) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.outputs = network, outputs
 
     def forward(self, images: dict[Stream, Tensor]) -> dict[Stream, Outputs]:
-        return {stream: self.network(batch) for stream, batch in images.items()}
+        return {stream: self.outputs(batch) for stream, batch in images.items()}
 
 
 class _PhaseLoop:
@@ -122,8 +125,12 @@ class _PhaseLoop:
         for parameter in itertools.chain(*groups.values()):
             parameter.requires_grad_(True)
         self.optimiser = make_optimiser(groups, self.phase.schedule)
+        self.scaler = self.engine.make_scaler()
         # Fabric doesn't wrap the optimiser, whose state is read and set here.
-        self.student = self.engine.fabric.setup_module(_Streams(network), move_to_device=False)
+        streams = _Streams(network, self.engine.forward(network))
+        self.student = self.engine.fabric.setup_module(streams, move_to_device=False)
+        teacher = training.teacher
+        self.teacher = None if teacher is None else self.engine.forward(teacher)
         self.taught: set[Stream] = {
             s for term in training.terms.values() if term.needs_teacher for s in term.streams
         }
@@ -150,6 +157,7 @@ class _PhaseLoop:
         self.network.load_state_dict(select_prefix(state.tensors, "network."))
         load_optimiser_tensors(self.optimiser, self.network, state.tensors)
         self.groups.set_state(state.tensors["groups"])
+        load_scaler_tensors(self.scaler, state.tensors)
 
     def _epoch(self, position: Position, callback: Callback) -> None:
         schedule = self.phase.schedule
@@ -177,13 +185,12 @@ class _PhaseLoop:
 
     def _step(self, batches: Mapping[Stream, Batch]) -> dict[str, Tensor]:
         """Take one step; returns each term's loss without waiting for the device."""
-        teacher = self.training.teacher
         images = {stream: self.engine.lay_out(batch.images) for stream, batch in batches.items()}
         teachers: dict[Stream, Outputs] = {}
-        if teacher is not None:
+        if self.teacher is not None:
             # Not inference_mode: the loss saves the teacher's outputs for the backward pass.
             with torch.no_grad(), self.engine.autocast():
-                teachers = {s: teacher(x) for s, x in images.items() if s in self.taught}
+                teachers = {s: self.teacher(x) for s, x in images.items() if s in self.taught}
         with self.engine.autocast():
             students = self.student(images)
             views = {
@@ -200,10 +207,12 @@ class _PhaseLoop:
             # such as the old ones without exemplars.
             total = total + 0.0 * sum(out.logits.sum() for out in students.values())
         self.optimiser.zero_grad(set_to_none=True)
-        self.engine.fabric.backward(total)
+        self.engine.fabric.backward(self.scaler.scale(total))
+        self.scaler.unscale_(self.optimiser)
         if self.phase.schedule.clamp is not None:
             nn.utils.clip_grad_value_(self.network.parameters(), self.phase.schedule.clamp)
-        self.optimiser.step()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
         return {slot: loss.detach() for slot, loss in losses.items()}
 
     def _report(self, position: Position, callback: Callback) -> None:
@@ -211,7 +220,7 @@ class _PhaseLoop:
         totals = torch.stack(list(position.sums.values())).tolist()
         # Several ranks must fail together; they do when `_save` checks the weights.
         if self.engine.share.world == 1:
-            self._check(all(map(math.isfinite, totals)), position)
+            self._check(all(map(math.isfinite, totals)) and can_scale(self.scaler), position)
         schedule, now = self.phase.schedule, time.monotonic()
         seconds, images = now - self._reported, position.images - self._images
         position.seconds += seconds
@@ -231,11 +240,12 @@ class _PhaseLoop:
 
     def _save(self, position: Position) -> None:
         # A gradient that was not finite has made a weight non-finite.
-        self._check(all_finite(list(self.network.parameters())), position)
+        finite = all_finite(list(self.network.parameters()))
+        self._check(finite and can_scale(self.scaler), position)
         if self.checkpoints is None or not self.engine.first:
             return
         tensors = {f"network.{name}": x for name, x in self.network.state_dict().items()}
-        tensors |= optimiser_tensors(self.optimiser, self.network)
+        tensors |= optimiser_tensors(self.optimiser, self.network) | scaler_tensors(self.scaler)
         tensors |= {f"sums.{slot}": total for slot, total in position.sums.items()}
         tensors |= {"groups": self.groups.get_state(), **self.training.state()}
         facts = {name: value for name, value in vars(position).items() if name != "sums"}
@@ -245,9 +255,10 @@ class _PhaseLoop:
         if not fine:
             # At the end of an epoch the position is already that of the next one.
             epoch = position.epoch + bool(position.batch)
+            wider = ", or engine.precision=32" if self.scaler.is_enabled() else ""
             raise Diverged(
                 f"The loss of task {position.task + 1} stopped being finite in epoch {epoch}; "
-                "try a smaller learning rate or a smaller lambda_base. "
+                f"try a smaller learning rate or a smaller lambda_base{wider}. "
                 "What was learned before is kept."
             )
 

@@ -1,9 +1,10 @@
-"""The optimisers of a phase, and their state in checkpoints."""
+"""The optimisers and gradient scalers of a phase, and their state in checkpoints."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import SGD, AdamW, Optimizer
 
 from densekd.methods.schedule import Schedule
@@ -17,6 +18,9 @@ _KEPT = {
 }
 # torch's own second beta.
 _SECOND_BETA = 0.999
+# A scaler begins at 65536 and halves its scale at each step whose gradient isn't finite. Below
+# this, after 30 such steps in a row, no scale helps.
+_LEAST_SCALE = 1e-4
 
 
 def make_optimiser(groups: Mapping[float, list[nn.Parameter]], schedule: Schedule) -> Optimizer:
@@ -53,3 +57,28 @@ def load_optimiser_tensors(
             # In the parameter's memory layout, since another may round differently.
             buffer = torch.empty_like(parameter).copy_(saved)
             optimiser.state[parameter][key] = buffer.detach()
+
+
+def can_scale(scaler: GradScaler) -> bool:
+    """Whether gradients are finite at some scale; single steps where they aren't are left out.
+
+    Only fp16 has a scale. A loss that isn't finite is no matter of it, and diverges as elsewhere.
+    """
+    return not scaler.is_enabled() or scaler.get_scale() >= _LEAST_SCALE
+
+
+def scaler_tensors(scaler: GradScaler) -> dict[str, Tensor]:
+    """The scale, and for how many steps it was right; nothing without fp16."""
+    kept = scaler.state_dict()
+    if not kept:
+        return {}
+    numbers = [kept["scale"], kept["_growth_tracker"]]
+    return {"scaler": torch.tensor(numbers, dtype=torch.float64)}
+
+
+def load_scaler_tensors(scaler: GradScaler, tensors: Mapping[str, Tensor]) -> None:
+    """Restore what `scaler_tensors` gave."""
+    if scaler.is_enabled() and "scaler" in tensors:
+        scale, steps = tensors["scaler"].tolist()
+        changed = {"scale": scale, "_growth_tracker": int(steps)}
+        scaler.load_state_dict({**scaler.state_dict(), **changed})

@@ -109,7 +109,10 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
         ),
         ({"engine": {"devices": 0}}, "engine.devices must be a whole number of at least 1, not 0."),
         ({"engine": {"workers": -1}}, "engine.workers must be a whole number of at least 0, not -"),
-        ({"engine": {"precision": 16}}, "engine.precision must be 'auto', '32' or 'bf16', not '16"),
+        (
+            {"engine": {"precision": 16}},
+            "engine.precision must be 'auto', '32', 'bf16' or 'fp16', n",
+        ),
         (
             {"engine": {"accelerator": "abacus"}},
             "engine.accelerator must be 'auto', 'cpu', 'cuda' or 'mps', not 'abacus'.",

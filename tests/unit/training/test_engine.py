@@ -9,10 +9,12 @@ from densekd.data.scenario import Scenario
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
+from densekd.nn.classifier import CosineClassifier
+from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet
 from densekd.precision import Precision
 from densekd.training.callbacks import Callback, TrainingProgress
-from densekd.training.engine import Engine, all_finite, has_fast_bf16
+from densekd.training.engine import Engine, all_finite, fast_precision, has_fast_bf16
 from densekd.training.learner import Learner, Settings
 
 from support.datasets import dataset
@@ -55,6 +57,14 @@ def test_a_gpu_that_only_emulates_bf16_uses_float32(
     assert has_fast_bf16("cuda") == has
 
 
+def test_auto_is_the_precision_that_a_device_is_fast_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    processor(monkeypatch)
+    assert [fast_precision(kind) for kind in ("cpu", "mps")] == ["32", "32"]
+    for has, wanted in ((True, "bf16"), (False, "fp16")):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, has=has, **_: has)
+        assert fast_precision("cuda") == wanted
+
+
 def test_the_processors_features_do_not_count_for_other_devices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -62,11 +72,17 @@ def test_the_processors_features_do_not_count_for_other_devices(
     assert not has_fast_bf16("mps")
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("32", torch.float32)])
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("bf16", torch.bfloat16), ("fp16", torch.float16), ("32", torch.float32)],
+)
 def test_autocast_uses_the_chosen_precision(precision: Precision, dtype: torch.dtype) -> None:
-    layer = nn.Linear(4, 4)
-    with Engine("cpu", precision=precision).autocast():
+    layer, engine = nn.Linear(4, 4), Engine("cpu", precision=precision)
+    with engine.autocast():
         assert layer(torch.ones(2, 4)).dtype == dtype
+        with engine.in_float32().autocast():
+            assert layer(torch.ones(2, 4)).dtype == torch.float32
+    assert engine.make_scaler().is_enabled() == (precision == "fp16")
     assert layer(torch.ones(2, 4)).dtype == torch.float32
 
 
@@ -109,6 +125,36 @@ def test_the_engine_describes_itself() -> None:
         "channels_last": True,
         "threads": torch.get_num_threads(),
     }
+
+
+def test_what_was_added_later_is_described_only_where_it_is_used() -> None:
+    """Bases that were trained before are named by the description."""
+    assert Engine("cpu", compile="on").describe() == Engine("cpu").describe() | {"compiled": True}
+    assert Engine("cpu", compile="off").describe() == Engine("cpu").describe()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "slurm"])
+def test_processes_that_the_settings_are_not_for_are_refused(
+    monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    variables = {
+        "torchrun": {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "4", "RANK": "1", "LOCAL_RANK": "1"},
+        "slurm": {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_PROCID": "1"},
+    }
+    for name, value in variables[launcher].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"4 processes were started.*1 on each of 1 .*--nodes"):
+        Engine("cpu").launch()
+
+
+def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    backbone = cifar_resnet(8)
+    network = Network(backbone, CosineClassifier(backbone.width))
+    assert Engine("cpu", compile="off").forward(network) == network.__call__
+    with pytest.raises(ValueError, match=r"C.. compiler.*leave engine.compile out"):
+        Engine("cpu", compile="on").forward(network)
 
 
 def test_all_finite_finds_a_single_nan_or_infinity() -> None:
