@@ -8,8 +8,6 @@ from typing import Any, get_args
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
@@ -58,16 +56,12 @@ class Engine:
 
         Raises ValueError if the launcher has started another number of them.
         """
-        for environment in (TorchElasticEnvironment, SLURMEnvironment):
-            if environment.detect():
-                started = environment().world_size()
-                if started != self.devices * self.nodes:
-                    raise ValueError(
-                        f"{started} processes were started, but the settings are for "
-                        f"{self.devices} on each of {self.nodes} machines; give --devices and "
-                        "--nodes as to the launcher."
-                    )
-                break
+        started = _started_processes()
+        if started not in (None, self.devices * self.nodes):
+            raise ValueError(
+                f"{started} processes were started, but the settings are for {self.devices} on "
+                f"each of {self.nodes} machines; give --devices and --nodes as to the launcher."
+            )
         self.fabric.launch()
 
     @property
@@ -199,6 +193,14 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether all numbers are finite; waits for the device once."""
     norms = torch._foreach_norm(list(tensors), torch.inf)
     return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+
+
+def _started_processes() -> int | None:
+    """How many processes torchrun or SLURM's srun has started; None if none of them has."""
+    for sign, count in (("TORCHELASTIC_RUN_ID", "WORLD_SIZE"), ("SLURM_STEP_ID", "SLURM_NTASKS")):
+        if sign in os.environ and count in os.environ:
+            return int(os.environ[count])
+    return None
 
 
 def _check_compiler() -> None:

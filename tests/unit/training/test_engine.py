@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from densekd.data.augment import Augment
 from densekd.data.batches import RankShare
+from densekd.data.dataset import PixelImages
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.methods.paper import DenseOptions
@@ -139,7 +141,7 @@ def test_processes_that_the_settings_are_not_for_are_refused(
 ) -> None:
     variables = {
         "torchrun": {"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "4", "RANK": "1", "LOCAL_RANK": "1"},
-        "slurm": {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_PROCID": "1"},
+        "slurm": {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"},
     }
     for name, value in variables[launcher].items():
         monkeypatch.setenv(name, value)
@@ -204,5 +206,12 @@ def test_bf16_trains_weights_that_stay_float32() -> None:
     assert {w.dtype for w in weights.values()} == {torch.float32, torch.int64}
     moved = [name for name in weights if not torch.equal(weights[name], others[name])]
     assert len(moved) > len(weights) / 2
-    seen = learner.infer(dataset(4).test.images)
+    # Predictions are in 32 bits all the same.
+    test = dataset(4).test.images
+    exact = Learner(cifar_resnet(8), learner.method, ExemplarMemory(Quota(2)), plain.settings)
+    exact.load_state(learner.state())
+    assert isinstance(test, PixelImages)
+    assert np.array_equal(learner.predict_proba(test.pixels), exact.predict_proba(test.pixels))
+    assert not torch.equal(learner.logits(test), exact.logits(test))
+    seen = learner.infer(test)
     assert seen.logits.dtype == seen.features.dtype == torch.float32
