@@ -341,7 +341,7 @@ def test_two_processes_learn_as_one_does(by_two: tuple[Path, str], tmp_path: Pat
     assert two["average_incremental_accuracy"] == pytest.approx(average, abs=0.02)
     # Only the first process prints and writes.
     assert printed.count("Average incremental accuracy") == 1
-    writers = {file.name.split(".")[4] for file in out.rglob("events.out.*")}
+    writers = {file.name.split(".")[5] for file in out.rglob("events.out.*")}
     assert len(writers) == 1
 
 

@@ -2,7 +2,11 @@
 
 import os
 import socket
+import time
 from pathlib import Path
+
+from densekd.jobs.events import JobChannel, JobProgress
+from densekd.sweeps.jobs import SweepJob
 
 
 def free_port() -> int:
@@ -19,3 +23,16 @@ def environment(port: int, rank: int) -> dict[str, str]:
     paths = [tests, *filter(None, [os.environ.get("PYTHONPATH")])]
     node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": str(rank)}
     return {**os.environ, **node, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def note_machine(job: SweepJob, channel: JobChannel) -> str:
+    """Add this machine to a file in the job's folder, and wait until the job may end."""
+    import ray
+
+    machine: str = ray.get_runtime_context().get_node_id()
+    channel.send(JobProgress(machine))
+    with (job.folder / "machines").open("a") as file:
+        file.write(f"{machine}\n")
+    while not (job.folder / "go").exists():
+        time.sleep(0.1)
+    return machine

@@ -21,7 +21,7 @@ from densekd.methods.method import Method
 from densekd.runs.build import make_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
 from densekd.runs.observer import RunObserver, RunObservers
-from densekd.runs.ranks import check_images
+from densekd.runs.ranks import check_same_images
 from densekd.runs.record import StepRecord, read_result, store_result
 from densekd.runs.run import in_folder
 from densekd.runs.shared import SharedTraining
@@ -126,7 +126,7 @@ class Trainer:
         scenario = Scenario.of(self.dataset, base=classes, steps=0, order=config.order)
         # Numbers differ, so that teacher and student draw from different random streams.
         self.tasks = scenario[0], dataclasses.replace(scenario[0], number=1)
-        check_images(engine, self.tasks[:1])
+        check_same_images(engine, self.tasks[:1])
 
     def new_learner(self, network: str, method: Method) -> Learner:
         """Make an untrained learner that keeps no exemplars."""

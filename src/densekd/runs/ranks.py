@@ -17,7 +17,7 @@ from densekd.runs.record import versions
 from densekd.training.engine import Engine
 
 
-def check_command(engine: Engine, config: CommonConfig, code: Mapping[str, str]) -> None:
+def check_same_command(engine: Engine, config: CommonConfig, code: Mapping[str, str]) -> None:
     """Raise ValueError on all ranks unless all have the same settings, versions and code.
 
     ``code`` has the hashes of the user's own files.
@@ -28,12 +28,12 @@ def check_command(engine: Engine, config: CommonConfig, code: Mapping[str, str])
         engine.check_agreement({**facts, "code": {**files, "densekd": _package_digest()}})
 
 
-def check_folder(engine: Engine, file: Path) -> None:
+def check_same_folder(engine: Engine, file: Path) -> None:
     """Raise ValueError on all ranks unless all find a file that the first has just written."""
     engine.check_agreement({"folder of runs": file.exists()})
 
 
-def check_images(engine: Engine, tasks: Sequence[Task]) -> None:
+def check_same_images(engine: Engine, tasks: Sequence[Task]) -> None:
     """Raise ValueError on all ranks unless all have the same images in every task."""
     if engine.share.world > 1:
         facts: dict[str, object] = {"classes": [task.classes for task in tasks]}

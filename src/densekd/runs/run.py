@@ -33,7 +33,12 @@ from densekd.runs.loaded import evaluations_of
 from densekd.runs.locks import exclusive
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.predictions import Predictions, save_predictions
-from densekd.runs.ranks import check_command, check_folder, check_images, ending_together
+from densekd.runs.ranks import (
+    check_same_command,
+    check_same_folder,
+    check_same_images,
+    ending_together,
+)
 from densekd.runs.record import StepRecord, commit, read_result, result_of, store_result
 from densekd.runs.shared import SharedTraining
 from densekd.training.callbacks import stoppable
@@ -90,9 +95,9 @@ def in_folder(
     with ending_together(engine):
         engine.launch()  # starts the other processes, if any
         observer = observer if observer is not None and engine.first else RunObserver()
-        check_command(engine, config, code)
+        check_same_command(engine, config, code)
         with exclusive(folder, engine), explain_errors():
-            check_folder(engine, folder / "lock")
+            check_same_folder(engine, folder / "lock")
             check_code(folder, code)
             finished = read_result(folder)
             if finished is not None:
@@ -136,7 +141,7 @@ class _Run:
         many = engine.share.world > 1
         loading = observer.loading if many else stoppable(observer.loading, observer)
         self.scenario = make_scenario(config, loading)
-        check_images(engine, self.scenario[:])
+        check_same_images(engine, self.scenario[:])
         dataset = self.scenario.dataset
         self.size = image_shape(dataset.train.images)
         self.learner = self._new_learner()

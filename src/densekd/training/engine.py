@@ -4,7 +4,7 @@ import copy
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from lightning_fabric import Fabric
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from densekd.checks import check_choice
 from densekd.data.batches import RankShare
-from densekd.nn.network import Network, Outputs
+from densekd.nn.network import Features, Network, Outputs
 from densekd.precision import AUTOCAST_TYPES, Compile, Precision
 
 
@@ -118,9 +118,9 @@ class Engine:
         if not self._compiled:
             _check_compiler()
             # What other engines compiled in this process would count towards torch's limit.
-            torch.compiler.reset()  # type: ignore[no-untyped-call]
+            torch.compiler.reset()
             self._compiled = True
-        backbone: Any = network.backbone
+        backbone: Callable[[Tensor], Features] = network.backbone
         compiled = torch.compile(backbone, dynamic=True)
         return lambda images: network.classify(compiled(images))
 

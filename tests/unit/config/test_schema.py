@@ -177,7 +177,7 @@ def test_trees_are_full_and_toml_is_to_be_read() -> None:
     assert "\n[training.base]\nepochs = 70\nlr = 0.1\n" in text
     assert "\nmilestones = [30, 60]\n" in text
     assert "per_class" not in text
-    assert text.endswith("workers = 0\n")
+    assert text.endswith('workers = 0\nnodes = 1\ncompile = "auto"\n')
 
 
 def test_the_earlier_name_of_oversampling_is_still_read() -> None:

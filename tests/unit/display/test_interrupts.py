@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from densekd.display.interrupts import Interrupts, interruptible
+from densekd.display.interrupts import Interrupts, first_process, interruptible
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -48,3 +48,25 @@ def test_another_thread_can_work_without_signals() -> None:
     thread.join()
     assert seen == [None]
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "first"),
+    [
+        ({}, True),
+        ({"LOCAL_RANK": "1"}, False),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "4", "LOCAL_RANK": "0"}, False),  # of torchrun's second machine
+        ({"NODE_RANK": "1"}, False),
+        ({"SLURM_PROCID": "3", "SLURM_LOCALID": "0"}, False),
+        ({"SLURM_PROCID": "0", "LOCAL_RANK": "2"}, False),
+    ],
+)
+def test_only_one_of_all_processes_is_the_first(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], first: bool
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert first_process() == first

@@ -34,12 +34,12 @@ if second:
 config = [resolve({"seed": 1, "data": {"dir": f"own {second}"}}), resolve({"seed": 1 + second})]
 (place / f"{engine.share.rank}").touch()
 for check in (
-    lambda: ranks.check_command(engine, config[0], {"a/mine.py": "1"}),
-    lambda: ranks.check_command(engine, config[1], {}),
-    lambda: ranks.check_command(engine, config[0], {"mine.py": str(second)}),
-    lambda: ranks.check_images(engine, tasks[:]),
-    lambda: ranks.check_images(engine, other[:]),
-    lambda: ranks.check_folder(engine, place / ("0" if engine.first else "none")),
+    lambda: ranks.check_same_command(engine, config[0], {"a/mine.py": "1"}),
+    lambda: ranks.check_same_command(engine, config[1], {}),
+    lambda: ranks.check_same_command(engine, config[0], {"mine.py": str(second)}),
+    lambda: ranks.check_same_images(engine, tasks[:]),
+    lambda: ranks.check_same_images(engine, other[:]),
+    lambda: ranks.check_same_folder(engine, place / ("0" if engine.first else "none")),
 ):
     try:
         said.append(check())

@@ -208,10 +208,10 @@ def test_bf16_trains_weights_that_stay_float32() -> None:
     assert len(moved) > len(weights) / 2
     # Predictions are in 32 bits all the same.
     test = dataset(4).test.images
-    exact = Learner(cifar_resnet(8), learner.method, ExemplarMemory(Quota(2)), plain.settings)
-    exact.load_state(learner.state())
+    other = Learner(cifar_resnet(8), learner.method, ExemplarMemory(Quota(2)), plain.settings)
+    other.load_state(learner.state())
     assert isinstance(test, PixelImages)
-    assert np.array_equal(learner.predict_proba(test.pixels), exact.predict_proba(test.pixels))
-    assert not torch.equal(learner.logits(test), exact.logits(test))
+    assert np.array_equal(learner.predict_proba(test.pixels), other.predict_proba(test.pixels))
+    assert not torch.equal(learner.logits(test), other.logits(test))
     seen = learner.infer(test)
     assert seen.logits.dtype == seen.features.dtype == torch.float32
