@@ -118,10 +118,6 @@ def unfinished(whole: tuple[Path, Result], tmp_path: Path) -> Path:
     return folder
 
 
-# After each epoch and each task.
-SAVES = 8 + 1 + 3 * (5 + 1)
-
-
 def saves(out: Path) -> set[str]:
     """All checkpoints there are, of epochs and of tasks."""
     return {str(file) for file in out.rglob("0*.json")}
@@ -171,29 +167,36 @@ def digits_file(tmp_path: Path) -> str:
     return f"npz:{tmp_path / 'digits.npz'}"
 
 
-# Imports once, and forks a process for each run: it prints the number of the process, and then how
-# it ended.
+# Imports once, and forks a process for each run, which is killed a moment after its second save. It
+# kills itself, so that on a busy machine the kill is as late as the run. Prints how each ended.
 FORKING = """
-import os, sys
+import itertools, os, signal, sys, threading
 from pathlib import Path
 import torch.utils.tensorboard
 from densekd.config.schema import resolve
 from densekd.config.settings_tree import read_toml
 from densekd.runs.run import run_config
+from densekd.training.checkpoint import Checkpoints
+save, count = Checkpoints.save, itertools.count(1)
+def saving(self, *args):
+    save(self, *args)
+    if next(count) == 2:
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+Checkpoints.save = saving
 for line in sys.stdin:
-    file, out = line.rstrip().split("\\t")
+    file, out, seconds = line.rstrip().split("\\t")
+    seconds = float(seconds)
     child = os.fork()
     if not child:
         run_config(resolve(read_toml(Path(file))), Path(out))
         os._exit(0)
-    print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 @contextmanager
-def forking() -> Iterator[Callable[[Path, Path], tuple[int, Callable[[], int]]]]:
-    """Start runs from files in processes that only have to be forked."""
+def forking() -> Iterator[Callable[[Path, Path, float], int]]:
+    """Run a file in a process that only has to be forked; gives how that process ended."""
     command = [sys.executable, "-c", FORKING]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as server:
@@ -201,33 +204,26 @@ def forking() -> Iterator[Callable[[Path, Path], tuple[int, Callable[[], int]]]]
         assert stdin is not None
         assert stdout is not None
 
-        def start(file: Path, out: Path) -> tuple[int, Callable[[], int]]:
-            """The number of the process that was started, and what waits for its end."""
-            stdin.write(f"{file}\t{out}\n")
-            return int(stdout.readline()), lambda: int(stdout.readline())
+        def killed(file: Path, out: Path, seconds: float) -> int:
+            stdin.write(f"{file}\t{out}\t{seconds}\n")
+            return int(stdout.readline())
 
-        yield start
+        yield killed
         stdin.close()
 
 
 @pytest.mark.slow
 def test_ten_kills_change_nothing(digits_file: str, tmp_path: Path) -> None:
-    training = {"base": {"epochs": 8}, "increment": {"epochs": 5}}
+    # Each kill comes two or three saves after the one before, of more than thirty.
+    training = {"base": {"epochs": 6}, "increment": {"epochs": 8}}
     config = short(data={"source": digits_file}, training=training)
     file = tmp_path / "run.toml"
     file.write_text(as_toml(config))
-    draw = random.Random(3)
-    out = tmp_path / "out"
-    found, seen = [], set[str]()
-    with forking() as start:
-        for most in sorted(draw.sample(range(SAVES - 4), 10)):
-            process, end = start(file, out)
-            while len(seen) < most or not run_folder(config, out).exists():
-                seen.update(saves(out))
-                time.sleep(0.002)
-            time.sleep(draw.uniform(0, 0.1))
-            os.kill(process, signal.SIGKILL)
-            assert end() == -signal.SIGKILL, "the run ended too early"
+    draw, out, found = random.Random(3), tmp_path / "out", []
+    with forking() as killed_run:
+        for _ in range(10):
+            ended = killed_run(file, out, draw.uniform(0, 0.01))
+            assert ended == -signal.SIGKILL, "the run ended too early"
             found.append(whereabouts(out))
     assert found.count("base") >= 2
     assert found.count("increment") >= 4

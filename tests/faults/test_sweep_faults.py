@@ -114,7 +114,7 @@ def wait(process: subprocess.Popen[str], until: Callable[[], object]) -> None:
 
 def wait_for_end(processes: list[int]) -> None:
     """Wait until the processes are gone; the end of one takes a while on a busy machine."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while any(Path(f"/proc/{number}").exists() for number in processes):
         assert time.monotonic() < deadline, "an orphaned worker goes on"
         time.sleep(0.05)

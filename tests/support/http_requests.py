@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 BOUNDARY = "photo-boundary"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
-SECONDS = 120  # until there must be an answer, also on a busy computer
+SECONDS = 600  # until there must be an answer, also on a busy computer
 
 
 def form(*files: tuple[str, bytes], end: str = "--") -> bytes:

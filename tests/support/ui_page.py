@@ -28,7 +28,7 @@ from densekd.cli import app
 app()
 """
 COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210), "grey": (120,) * 3}
-SECONDS = 120  # until something must have happened, also on a busy computer
+SECONDS = 600  # until something must have happened, also on a busy computer
 
 
 def photos(folder: Path, *names: str, count: int = 12) -> Path:

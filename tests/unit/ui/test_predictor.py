@@ -34,7 +34,7 @@ def wait(predictor: PhotoPredictor) -> None:
 
 
 def _until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
