@@ -1,6 +1,7 @@
 """The page's photos in a real browser: thumbnails, the camera, two windows, a reload."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,28 @@ NAME = "Class name of the photos that you add"
 pytestmark = pytest.mark.slow
 
 
-def test_two_windows_share_photos_and_an_update(tmp_path: Path, browser: Browser) -> None:
+@pytest.fixture(scope="module")
+def new_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page of a model that was taught nothing before this file's tests."""
+    folder = tmp_path_factory.mktemp("new")
+    with served(folder / "model", folder / "log") as address:
+        yield address
+
+
+def test_a_computer_without_a_camera_is_told_so(new_model: str, browser: Browser) -> None:
+    with opened(browser, new_model) as page:
+        page.context.clear_permissions()
+        lesson = tab(page, "Teach")
+        lesson.get_by_role("button", name="Camera", exact=True).click()
+        expect(lesson.get_by_role("status")).to_contain_text("doesn't allow the camera")
+        expect(lesson.locator("video")).to_be_hidden()
+
+
+def test_two_windows_share_photos_and_an_update(
+    new_model: str, tmp_path: Path, browser: Browser
+) -> None:
     source = photos(tmp_path / "photos", "red", "green", count=6)
-    with served(tmp_path / "model", tmp_path / "log") as address, opened(browser, address) as page:
+    with opened(browser, new_model) as page:
         lesson = tab(page, "Teach")
         drop(lesson, source)
         expect(lesson.locator(".kd-tiles li")).to_have_count(12)
@@ -40,7 +60,7 @@ def test_two_windows_share_photos_and_an_update(tmp_path: Path, browser: Browser
         expect(classes(lesson)).to_have_text(expected)
 
         other = page.context.new_page()
-        other.goto(address)
+        other.goto(new_model)
         second = tab(other, "Teach")
         expect(classes(second)).to_have_text(expected)
         second.locator("section").first.get_by_role("button", name="Remove all").click()
@@ -132,12 +152,3 @@ def test_mistakes_are_shown_and_corrected(tmp_path: Path, browser: Browser) -> N
         look = tab(page, "Look")
         expect(look.locator(".kd-bar span:first-child").first).to_have_text("pattern")
     assert [count for count in FrozenModel.open(model).training_counts() if count == 1] == [1]
-
-
-def test_a_computer_without_a_camera_is_told_so(tmp_path: Path, browser: Browser) -> None:
-    with served(tmp_path / "model", tmp_path / "log") as address, opened(browser, address) as page:
-        page.context.clear_permissions()
-        lesson = tab(page, "Teach")
-        lesson.get_by_role("button", name="Camera", exact=True).click()
-        expect(lesson.get_by_role("status")).to_contain_text("doesn't allow the camera")
-        expect(lesson.locator("video")).to_be_hidden()
