@@ -6,15 +6,13 @@ Only the last table is of test photos, for the chosen head and references.
     python benchmarks/feature_heads.py DATA CACHE [--seeds 4] [--only STUDY]
 """
 
-import argparse
 import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from photo_features import Photos, all_photos, join, print_table
+from photo_features import Photos, join, print_table, run_studies
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
@@ -314,19 +312,5 @@ STUDIES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path, help="has clothing/ and cifar-100-python/")
-    parser.add_argument("cache", type=Path, help="the features are kept here")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--only", choices=STUDIES)
-    given = parser.parse_args()
-    photos = all_photos(given.data, given.cache)
-    for name, study in STUDIES.items():
-        if given.only in (None, name):
-            print(f"\n### {name}")
-            study(photos, given.seeds)
-
-
 if __name__ == "__main__":
-    main()
+    run_studies(STUDIES)

@@ -1,7 +1,8 @@
 """What the studies of frozen features share: the features, computed once, and draws of photos."""
 
+import argparse
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +63,21 @@ class Photos(NamedTuple):
 def join(parts: Iterable[Photos]) -> Photos:
     xs, labels = zip(*parts, strict=True)
     return Photos(torch.cat(xs), torch.cat(labels))
+
+
+def run_studies(studies: Mapping[str, Callable[[dict[str, Photos], int], None]]) -> None:
+    """Carry out the studies that the command line asks for: all, unless it names one."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path, help="has clothing/ and cifar-100-python/")
+    parser.add_argument("cache", type=Path, help="the features are kept here")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--only", choices=studies)
+    given = parser.parse_args()
+    photos = all_photos(given.data, given.cache)
+    for name, study in studies.items():
+        if given.only in (None, name):
+            print(f"\n### {name}")
+            study(photos, given.seeds)
 
 
 def all_photos(data_dir: Path, cache: Path) -> dict[str, Photos]:

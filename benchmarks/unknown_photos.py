@@ -7,15 +7,13 @@ the last tables are of test photos, for the chosen score and references.
     python benchmarks/unknown_photos.py DATA CACHE [--seeds 4] [--only STUDY]
 """
 
-import argparse
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 from feature_heads import chosen, class_means, one_new, recalls, scaling, with_copies
-from photo_features import Photos, all_photos, print_table
+from photo_features import Photos, print_table, run_studies
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -274,19 +272,5 @@ def study_test(photos: dict[str, Photos], seeds: int) -> None:
 STUDIES = {"scores": study_scores, "folds": study_folds, "test": study_test}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path, help="has clothing/ and cifar-100-python/")
-    parser.add_argument("cache", type=Path, help="the features are kept here")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--only", choices=STUDIES)
-    given = parser.parse_args()
-    photos = all_photos(given.data, given.cache)
-    for name, study in STUDIES.items():
-        if given.only in (None, name):
-            print(f"\n### {name}")
-            study(photos, given.seeds)
-
-
 if __name__ == "__main__":
-    main()
+    run_studies(STUDIES)
