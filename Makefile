@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+# A file is run by one process, which makes its fixtures once; the files with the longest tests come first.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 # Pins what the package is built with, too.
 export PIP_CONSTRAINT := constraints.txt
