@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes: without byte code each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast browser lint format bench clean
+.PHONY: help demo test test-fast chaos browser lint format bench clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -38,6 +38,10 @@ test: .venv/installed ## Run all tests (10 to 20 minutes on two cores).
 
 test-fast: .venv/installed ## Run the tests that train nothing and open no page (about a minute).
 	$(PYTEST) --fast -rfE
+
+MINUTES ?= 30
+chaos: .venv/installed ## Kill, damage and misuse commands, for at most MINUTES=30, and count what goes wrong.
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m chaos --minutes $(MINUTES)
 
 browser: ## Install Chromium, which the tests of pages need (Debian and Ubuntu, as root).
 	@command -v chromium >/dev/null || { apt-get update && apt-get install --yes chromium; } >/dev/null 2>&1 \

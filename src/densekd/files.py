@@ -109,15 +109,17 @@ def read_regular_file(path: Path, most: int) -> bytes:
         FileNotFoundError: there is no such file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise DamagedFile(f"{path} is damaged: it isn't a regular file.")
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise DamagedFile(f"{path} is damaged: it isn't a regular file.")
         if found.st_size > most:
             raise DamagedFile(
                 f"{path} has {found.st_size:,} bytes, more than the {most:,} that are read."
             )
-        return file.read(most)
+        # Not ``most``: reading sets aside as much memory as it is asked for.
+        return file.read(found.st_size)
 
 
 def to_json(value: Any) -> bytes:

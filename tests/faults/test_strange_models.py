@@ -1,21 +1,25 @@
 """A stranger's model is data, and a damaged file ends in a sentence or the right answer."""
 
+import io
 import os
 import random
 import shutil
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from densekd.cli import app
 from densekd.files import read_sealed_json, write_sealed_json
 from densekd.model.options import TeachOptions
+from densekd.model.photos import load_photos
 from densekd.model.teach import teach_model
 from densekd.training.checkpoint import load_state, save_state
 
@@ -142,9 +146,99 @@ def test_wrong_facts_of_a_trained_model(trained: Path, place: Path) -> None:
     check_sentence(call("predict", trained, place / "blue.png"), "Step 1 of")
 
 
-def test_a_wrong_record_of_an_update(frozen: Path) -> None:
-    forge(frozen, lambda facts, _: facts.update(update={"step": 1}))
-    check_sentence(call("history", frozen), "doesn't say what its update did")
+@pytest.mark.parametrize("temperature", [0, -1.0, None, "warm", [1.0]])
+def test_a_wrong_temperature_of_a_trained_model(
+    temperature: object, trained: Path, place: Path
+) -> None:
+    forge(trained, lambda facts, _: facts.update(temperature=temperature))
+    check_sentence(call("predict", trained, place / "blue.png"), "Step 1 of")
+
+
+def test_too_many_classes(trained: Path, place: Path) -> None:
+    many = {"classes": [str(n) for n in range(100_001)], "sizes": [100_001]}
+    forge(trained, lambda facts, _: facts["learner"].update(many))
+    check_sentence(call("predict", trained, place / "blue.png"), "more classes than the 100,000")
+
+
+UPDATES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "nothing but a step": lambda facts: facts.update(update={"step": 1}),
+    "no update": lambda facts: facts.pop("update"),
+    "an update in words": lambda facts: facts.update(update="text"),
+    "seconds in words": lambda facts: facts["update"].update(seconds="text"),
+    "accuracy in words": lambda facts: facts["update"]["after"].update(all="text"),
+    "classes of numbers": lambda facts: facts["update"].update(classes=[1, 2]),
+    "a parent in words": lambda facts: facts.update(parent="\x1b[2J"),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_wrong_record_of_an_update(name: str, frozen: Path) -> None:
+    forge(frozen, lambda facts, _: UPDATES[name](facts))
+    for command in ("history", "info", "undo"):
+        check_sentence(call(command, frozen), "doesn't say what its update did")
+
+
+INFOS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no calibration": lambda facts: facts.pop("calibration"),
+    "a calibration in words": lambda facts: facts["calibration"].update(error="text"),
+    "steps in words": lambda facts: facts.update(learned_in="text"),
+    "steps of no class": lambda facts: facts.update(learned_in={"none": 1}),
+    "a class more": lambda facts: facts["update"]["classes"].pop(),
+}
+
+
+@pytest.mark.parametrize("name", INFOS)
+def test_wrong_facts_of_a_description(name: str, frozen: Path) -> None:
+    forge(frozen, lambda facts, _: INFOS[name](facts))
+    check_sentence(call("info", frozen))
+
+
+def test_a_note_of_an_erasure_that_says_nothing(frozen: Path) -> None:
+    for content in ({}, {"step": 2, "hashes": 3, "names": []}, {"step": [], "hashes": []}):
+        write_sealed_json(frozen / "erasing.json", content)
+        result = call("forget", frozen, "--everywhere", "--yes")
+        check_sentence(result, "doesn't say what is being erased", "--repair")
+    assert call("check", frozen).exit_code == 1
+    assert call("check", frozen, "--repair").exit_code == 0
+    assert call("forget", frozen, "red").exit_code == 0
+
+
+def test_settings_that_are_a_pipe(trained: Path, place: Path) -> None:
+    file = trained / "steps" / "001" / "config.toml"
+    file.unlink()
+    os.mkfifo(file)
+    check_sentence(call("predict", trained, place / "blue.png"), "isn't a regular file")
+
+
+def test_a_pointer_that_is_a_folder(frozen: Path, place: Path) -> None:
+    expected = call("predict", frozen, place / "blue.png", "--json").stdout
+    (frozen / "current.json").unlink()
+    (frozen / "current.json").mkdir()
+    result = call("predict", frozen, place / "blue.png", "--json")
+    assert (result.exit_code, result.stdout) == (0, expected)
+
+
+def test_links_to_themselves(frozen: Path, place: Path) -> None:
+    step = frozen / "steps" / "001"
+    shutil.rmtree(step)
+    step.symlink_to(step)
+    check_sentence(call("predict", frozen, place / "blue.png"))
+    loop = frozen.with_name("loop")
+    loop.symlink_to(loop)
+    for command in (("learn", loop, place / "images"), ("learn", frozen, loop), ("info", loop)):
+        check_sentence(call(*command))
+
+
+def test_an_image_bomb_among_those_that_are_kept(frozen: Path) -> None:
+    """Refused by its header, before its pixels take memory."""
+    content = io.BytesIO()
+    Image.new("1", (9000, 9000)).convert("L").save(content, "PNG")
+    path = frozen / "steps" / "000" / "photos"
+    photos = load_photos(path)
+    replace(photos, jpegs=(content.getvalue(), *photos.jpegs[1:])).save(path)
+    result = call("export", frozen, "--to", "torch")
+    assert (result.exit_code, "9000 x 9000" in result.stderr) == (2, True)
+    assert isinstance(result.exception, SystemExit)
 
 
 def test_tensors_that_are_none(frozen: Path, place: Path) -> None:

@@ -1,5 +1,6 @@
 """``densekd export``: a model as one file that runs without densekd."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,7 +45,7 @@ def export_command(
     opened = Model.open(model, step)
     opened.refused = refuse
     if out is None:
-        place, ending = model.resolve(), f"{'.int8' if int8 else ''}{ENDINGS[to]}"
+        place, ending = Path(os.path.realpath(model)), f"{'.int8' if int8 else ''}{ENDINGS[to]}"
         out = place.with_name(place.name.removesuffix(".model") + ending)
     long = "up to a minute" if int8 else "a few seconds"
     typer.echo(f"Exporting {output.safe(model)}; this takes {long}.", err=True)

@@ -93,8 +93,9 @@ def pretrained_backbone(network: str) -> FrozenBackbone:
 def load_backbone(path: Path) -> FrozenBackbone:
     """Load what `FrozenBackbone.save` saved, without any download."""
     facts, tensors = load_state(path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     try:
-        backbone = rebuild_backbone(facts)
+        backbone = rebuild_backbone(facts, shapes)
         assert isinstance(backbone, nn.Module)
         backbone.load_state_dict(tensors)
     except (KeyError, RuntimeError) as error:

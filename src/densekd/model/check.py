@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from densekd.files import DamagedFile, read_sealed_json
+from densekd.files import DamagedFile
+from densekd.model.erase import read_erasure
 from densekd.model.model import read_model
 from densekd.model.pointer import Pointer, read_pointer, step_numbers, step_path, why_damaged
 from densekd.model.store import Store
@@ -109,7 +110,7 @@ def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
         problems.append(str(error))
     try:
         if erasing.exists():
-            read_sealed_json(erasing, unsealed=True)
+            read_erasure(erasing)
     except DamagedFile as error:
         problems.append(f"{error} Erase the same classes and photos again.")
         unreadable.append(erasing)

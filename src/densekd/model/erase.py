@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.folder import quote_names
-from densekd.files import read_sealed_json, sync_folder, write_sealed_json
+from densekd.files import DamagedFile, read_sealed_json, sync_folder, write_sealed_json
 from densekd.model.calibration import class_changes
 from densekd.model.edit import EditedClasses, commit_edit, editable_store, file_hash, match_hashes
 from densekd.model.frozen import FrozenModel, write_frozen_state
@@ -56,7 +56,7 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
     store = editable_store(folder)
     with store.locked(to_erase=True):
         if store.erasing.exists():
-            unfinished = _read(store.erasing)
+            unfinished = read_erasure(store.erasing)
             update = _carry_out(store, unfinished)
             classes = [name for name in classes if name not in unfinished.names]
             files = [file for file in files if file_hash(file) not in unfinished.hashes]
@@ -72,10 +72,17 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
         return _carry_out(store, erasure)
 
 
-def _read(file: Path) -> Erasure:
+def read_erasure(file: Path) -> Erasure:
+    """What was being erased; raises `DamagedFile` if that can't be told."""
     content = read_sealed_json(file, unsealed=True)
-    hashes = frozenset(map(bytes.fromhex, content["hashes"]))
-    return Erasure(content["step"], hashes, frozenset(content["names"]))
+    try:
+        hashes = frozenset(map(bytes.fromhex, content["hashes"]))
+        return Erasure(int(content["step"]), hashes, frozenset(map(str, content["names"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(
+            f"{file} doesn't say what is being erased; `densekd check {file.parent} --repair` sets "
+            "it aside, and then erase the same classes and photos again."
+        ) from error
 
 
 def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Erasure:
@@ -121,7 +128,7 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
     # Nothing can be erased from what is unfinished, set aside, or was never made a step.
     for place in (store.folder / "pending", store.aside):
         shutil.rmtree(place, ignore_errors=True)
-    for step in set(step_numbers(store.folder)).difference(store.steps(pointer)):
+    for step in [n for n in step_numbers(store.folder) if n >= pointer.steps]:
         shutil.rmtree(store.path(step))
     photos = _load_all_photos(store)
     for step, part in photos.items():
@@ -132,6 +139,7 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
             _warn_if_finetuned(store, step)
     for step in store.steps(pointer):
         _rewrite_state(store, step, photos, erasure.names)
+    for step in step_numbers(store.folder):
         remove_unused(store.path(step))
     store.erasing.unlink()
     sync_folder(store.folder)
@@ -139,6 +147,8 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
 
 
 def _warn_if_finetuned(store: Store, step: int) -> None:
+    if step not in store.steps(store.existing()):  # its state was lost, but others need its photos
+        return
     facts = store.facts(step)
     if facts["backbone"] == step and facts["parent"] is not None:
         logger.warning(
@@ -230,8 +240,9 @@ def _classes_left(classes: Sequence[str], labels: Tensor) -> tuple[str, ...]:
 
 
 def _load_all_photos(store: Store) -> dict[int, Photos]:
-    """The photos of each step that has some."""
-    paths = {step: store.path(step) / "photos" for step in store.steps(store.existing())}
+    """The photos of each step that has some, also if its state was lost: others may need them."""
+    steps = store.existing().steps
+    paths = {n: store.path(n) / "photos" for n in step_numbers(store.folder) if n < steps}
     return {
         step: load_photos(path)
         for step, path in paths.items()

@@ -12,11 +12,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from densekd.data.dataset import PixelImages, Split
-from densekd.data.decode import centre_crop, in_threads, open_rgb
+from densekd.data.decode import centre_crop, in_threads
 from densekd.model.backbone import FrozenBackbone, load_backbone
 from densekd.model.head import LinearHead
 from densekd.model.model import Model, ModelOutputs
-from densekd.model.photos import Photos, join_photos, load_photos
+from densekd.model.photos import Photos, join_photos, load_photos, open_kept
 from densekd.model.store import FROZEN, Store
 from densekd.model.unknown import REFUSED, UnknownRule
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
@@ -87,11 +87,10 @@ class FrozenModel(Model):
             or len(labels)
             or len({*names}) < len(names)
             or not all(isinstance(name, str) for name in names)
-            or not (isinstance(self.temperature, float) and 0 < self.temperature < math.inf)
         ):
             raise DamagedCheckpoint(
                 f"{place} has the right checksum, but its names, numbers or shapes don't fit "
-                f"({', '.join(wrong) or 'classes, labels or temperature'})."
+                f"({', '.join(wrong) or 'classes or labels'})."
             )
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:
@@ -147,7 +146,7 @@ class FrozenModel(Model):
     def crops(self, jpegs: Sequence[bytes]) -> Tensor:
         """The crops of kept images, uint8 ``[n, 3, H, W]``."""
         size = self.image_size
-        crops = [*in_threads(lambda jpeg: centre_crop(open_rgb(jpeg), size, self.resample), jpegs)]
+        crops = [*in_threads(lambda jpeg: centre_crop(open_kept(jpeg), size, self.resample), jpegs)]
         return torch.stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
 
     def _pixels(self, places: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A model that was taught: open it, predict, describe it, list its history, undo updates."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from densekd.checks import first_line
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
-from densekd.model.pointer import Pointer
+from densekd.model.pointer import Pointer, warn_once
 from densekd.model.store import FROZEN, HistoryEntry, Store
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 
@@ -82,6 +83,8 @@ class Model(ABC):
         self.folder, self.step, self.facts = folder, step, facts
         # Scores are divided by it before the softmax, which calibrates the probabilities.
         self.temperature: float = facts["temperature"]
+        if type(self.temperature) is not float or not 0 < self.temperature < math.inf:
+            raise TypeError(f"{self.temperature!r} can't be a temperature")
 
     @classmethod
     def open(cls, folder: Path | str, step: int | None = None) -> Self:
@@ -208,18 +211,31 @@ def read_model(folder: Path, step: int, place: Path) -> Model:
         from densekd.model.trained import TrainedModel
 
         return TrainedModel.read_from(folder, step, place)
-    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
-        raise DamagedCheckpoint(
-            f"{place} has the right checksum, but isn't a state of a model "
-            f"({type(error).__name__}: {first_line(error)})."
-        ) from error
+    except _WRONG_CONTENT as error:
+        raise _not_a_state(place, error) from error
+
+
+# What reading facts raises if they have the right checksum, but someone else wrote them.
+_WRONG_CONTENT = (KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError)
+
+
+def _not_a_state(place: Path, error: Exception) -> DamagedCheckpoint:
+    return DamagedCheckpoint(
+        f"{place} has the right checksum, but isn't a state of a model "
+        f"({type(error).__name__}: {first_line(error)})."
+    )
 
 
 def history(folder: Path) -> list[HistoryEntry]:
-    """All steps of a model, in the order in which they were made."""
+    """All steps of a model, in the order in which they were made; warns of those that are gone."""
     store = Store(folder)
     pointer = store.existing()
-    return [store.entry(step, pointer) for step in store.steps(pointer)]
+    steps = store.steps(pointer)
+    gone = [str(step) for step in range(pointer.steps) if step not in steps]
+    if gone:
+        which = f"Step {gone[0]} is" if len(gone) == 1 else f"Steps {', '.join(gone)} are"
+        warn_once(f"{which} missing or set aside; `densekd check {folder}` says more.")
+    return [store.entry(step, pointer) for step in steps]
 
 
 def undo(folder: Path, to: int | None = None) -> HistoryEntry:
@@ -229,7 +245,7 @@ def undo(folder: Path, to: int | None = None) -> HistoryEntry:
     with store.locked():
         pointer = store.existing()
         if to is None:
-            to = store.facts(pointer.step)["parent"]
+            to = store.entry(pointer.step, pointer).parent
         if to is None:
             raise ValueError(
                 f"{folder} was taught only once, so there is nothing to go back to; "
@@ -274,6 +290,13 @@ class ModelInfo:
 def model_info(folder: Path, step: int | None = None) -> ModelInfo:
     """Describe the current step of a model, or an earlier one."""
     model, store = Model.open(folder, step), Store(folder)
+    try:
+        return _describe(model, store)
+    except _WRONG_CONTENT as error:
+        raise store.damaged(_not_a_state(store.path(model.step), error)) from error
+
+
+def _describe(model: Model, store: Store) -> ModelInfo:
     learned_in = model.facts.get("learned_in") or {
         name: number
         for number in store.ancestors(model.step)
@@ -281,10 +304,11 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
     }
     entry, counts = model.entry, model.training_counts()
     classes = tuple(
-        ClassInfo(each.name, learned_in[each.name], count, each.tested, each.after)
+        ClassInfo(each.name, int(learned_in[each.name]), count, each.tested, each.after)
         for each, count in zip(entry.update.classes, counts, strict=True)
     )
-    calibration = model.facts["calibration"]
+    errors = [model.facts["calibration"][key] for key in ("error", "error_before")]
+    error, error_before = (None if each is None else float(each) for each in errors)
     return ModelInfo(
         entry,
         model.method,
@@ -294,10 +318,10 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
         sum(counts),
         sum(each.tested for each in classes),
         model.temperature,
-        calibration["error"],
-        calibration["error_before"],
+        error,
+        error_before,
         model.refused_share(),
-        sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file()),
         classes,
     )
 

@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from densekd.data.decode import open_rgb
+from densekd.data.decode import open_rgb, width_and_height
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 _HASH = 32  # bytes of a SHA-256
 _QUALITY = 92  # of JPEG: no difference that a network would see
+_MOST_PIXELS = 8_000_000  # of an image that is kept: twice as many as the largest network takes
 _LONGEST = 2  # times the shorter side; the rest of a panorama is cut off
 
 
@@ -79,6 +80,17 @@ def load_photos(path: Path) -> Photos:
         jpegs.append(content[start : start + size])
         start += size
     return Photos(tensors["hashes"], tensors["features"], tensors["test"], tuple(jpegs))
+
+
+def open_kept(jpeg: bytes) -> Image.Image:
+    """Decode an image that a model keeps; raises `DamagedCheckpoint` if no model would keep it."""
+    width, height = width_and_height(jpeg)
+    if width * height > _MOST_PIXELS:
+        raise DamagedCheckpoint(
+            f"An image that the model keeps has {width} x {height} pixels, more than any that is "
+            "kept; teach a new model from the photos."
+        )
+    return open_rgb(jpeg)
 
 
 def join_photos(parts: Sequence[Photos]) -> Photos:

@@ -71,7 +71,7 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
     problem = "is damaged" if file.exists() else "is missing"
     for step in reversed(numbers):
         if why_damaged(folder, step) is None:
-            _warn(
+            warn_once(
                 f"{file} {problem}, so the newest intact step, {step}, is taken for the current "
                 f"one; `densekd undo {folder} --to N` goes to another."
             )
@@ -100,7 +100,9 @@ def step_path(folder: Path, step: int) -> Path:
     inside = os.scandir(place) if place.is_dir() else ()
     links = [Path(entry) for entry in inside if entry.is_symlink()]
     for path in (place.parent, place, *links):
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        # Not Path.resolve, which fails for a link to itself.
+        real = Path(os.path.realpath(path))
+        if path.is_symlink() and not real.is_relative_to(os.path.realpath(folder)):
             raise DamagedCheckpoint(f"{path} is a link out of the model; put a copy in its place.")
     return place
 
@@ -140,6 +142,6 @@ def step_ancestors(folder: Path, step: int) -> Iterator[int]:
 
 
 @functools.cache
-def _warn(text: str) -> None:
+def warn_once(text: str) -> None:
     """Warn once: a command asks for the pointer several times, a server all the time."""
     logger.warning("%s", text)

@@ -1,5 +1,6 @@
 """An update before it is carried out: its plan, its progress, and what every kind of it can do."""
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ class UpdateRequest(ABC):
 
 def check_places(folder: Path, source: Path) -> None:
     """Raise if the folders of model and images overlap or are mixed up."""
-    model, images = folder.resolve(), source.resolve()
+    # Not Path.resolve, which fails for a link to itself.
+    model, images = (Path(os.path.realpath(each)) for each in (folder, source))
     if model.is_relative_to(images) or images.is_relative_to(model):
         raise ValueError(
             f"The model {folder} and the images {source} must not contain each other; "

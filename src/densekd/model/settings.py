@@ -39,6 +39,7 @@ _TRIAL_BATCHES = 3
 
 # Of a side; a model with more isn't opened, since it may be someone else's.
 LARGEST_IMAGE = 4096
+MOST_CLASSES = 100_000
 
 # Settings that can't change once a model exists.
 _FIXED = {

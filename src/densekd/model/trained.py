@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
-from densekd.files import write_atomically
+from densekd.files import DamagedFile, read_regular_file, write_atomically
 from densekd.model.model import Model, ModelOutputs
-from densekd.model.settings import LARGEST_IMAGE
+from densekd.model.settings import LARGEST_IMAGE, MOST_CLASSES
 from densekd.model.store import Store
 from densekd.nn.registry import is_pretrained, make_backbone
 from densekd.nn.transformers_backbone import only_local_files
@@ -25,6 +25,8 @@ from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, sa
 from densekd.training.engine import Engine
 from densekd.training.inference import cosines
 from densekd.training.learner import Learner
+
+_MOST_SETTINGS = 1 << 20  # bytes
 
 
 class TrainedModel(Model):
@@ -44,7 +46,11 @@ class TrainedModel(Model):
         """Read a state that `write_state` wrote to ``place``, also before it is committed."""
         facts, tensors = load_state(place / "state")
         file = place / "config.toml"
-        if sha256(file.read_bytes()).hexdigest() != facts["config"]:
+        try:
+            content = read_regular_file(file, _MOST_SETTINGS)
+        except DamagedFile as error:
+            raise DamagedCheckpoint(str(error)) from error
+        if sha256(content).hexdigest() != facts["config"]:
             raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
         config = resolve(read_toml(file))
         _check_limits(file, config, facts["learner"])
@@ -121,6 +127,12 @@ def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> Non
             f"{file} has the image size {size}, not one from 1 to {LARGEST_IMAGE}."
         )
     sizes = learned["sizes"]
+    if len(classes) > MOST_CLASSES:
+        raise DamagedCheckpoint(
+            f"{file.parent} has more classes than the {MOST_CLASSES:,} that are read."
+        )
+    if not all(isinstance(name, str) for name in classes):
+        raise DamagedCheckpoint(f"{file.parent} has classes without names.")
     if not all(type(each) is int and each > 0 for each in sizes) or sum(sizes) != len(classes):
         raise DamagedCheckpoint(f"{file.parent} has {len(classes)} classes in tasks of {sizes}.")
 

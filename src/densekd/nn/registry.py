@@ -65,11 +65,14 @@ def describe_backbone(name: str, backbone: object) -> dict[str, Any]:
     return {"network": name, **facts}
 
 
-def rebuild_backbone(facts: Mapping[str, Any]) -> Backbone:
-    """Build the network that `describe_backbone` described, without weights or downloads."""
+def rebuild_backbone(facts: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Backbone:
+    """Build the network that `describe_backbone` described, without weights or downloads.
+
+    ``shapes`` are those of its weights: a description of anything larger is refused.
+    """
     name = str(facts["network"])
     if "config" in facts:
-        return rebuild_pretrained(facts)
+        return rebuild_pretrained(facts, shapes)
     if re.fullmatch("lite[012]", name):
         return EfficientNetLite(name)
     raise ValueError(f"The network {name!r} is not one of lite0, lite1 and lite2.")

@@ -17,6 +17,8 @@ from densekd.nn.network import Features, Preprocessing
 
 logger = logging.getLogger(__name__)
 
+_LARGEST_IMAGE = 1024  # of a side, for a network that someone else described
+
 _local_only = ContextVar("_local_only", default=False)
 
 
@@ -101,19 +103,57 @@ def pretrained(name: str) -> Pretrained:
         ) from error
 
 
-def rebuild_pretrained(facts: Mapping[str, Any]) -> Pretrained:
-    """The network that `Pretrained.facts` describes, with random weights; nothing is downloaded."""
+def rebuild_pretrained(
+    facts: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> Pretrained:
+    """The network that `Pretrained.facts` describes, with random weights; nothing is downloaded.
+
+    The description may be a stranger's, so nothing is built that is larger than the weights.
+
+    Args:
+        facts: the description.
+        shapes: those of the weights, by their names in `Pretrained`.
+    """
     transformers = _transformers(facts["network"])
-    settings = {key: value for key, value in facts["config"].items() if key != "auto_map"}
-    config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
-    with _quiet(transformers), _offline(True):
-        model = transformers.AutoModel.from_config(config)
-    if not facts["pools"]:
+    try:
+        settings = {key: value for key, value in facts["config"].items() if key != "auto_map"}
+        preprocessing = Preprocessing(
+            *(None if value is None else tuple(value) for value in facts["preprocessing"].values())
+        )
+        _check_description(settings, preprocessing, len(shapes))
+        config = transformers.AutoConfig.for_model(settings.pop("model_type"), **settings)
+        with _quiet(transformers), _offline(True):
+            with torch.device("meta"):  # which takes no memory
+                draft = _without_pooler(transformers.AutoModel.from_config(config), facts["pools"])
+            if {f"model.{k}": tuple(x.shape) for k, x in draft.state_dict().items()} != shapes:
+                raise ValueError("its weights are of other shapes")
+            model = _without_pooler(transformers.AutoModel.from_config(config), facts["pools"])
+        return Pretrained(model.float().eval(), preprocessing, facts["pools"])
+    except Exception as error:  # the library raises many kinds of errors
+        raise ValueError(
+            f"{facts['network']} can't be built as it is described ({first_line(error)}); bring "
+            "back a copy of the model."
+        ) from error
+
+
+def _check_description(settings: object, preprocessing: Preprocessing, weights: int) -> None:
+    """Raise if building what is described would take long: every layer has weights."""
+    size = preprocessing.size
+    if size is not None and not all(type(n) is int and 1 <= n <= _LARGEST_IMAGE for n in size):
+        raise ValueError(f"an image size of {size} is not from 1 to {_LARGEST_IMAGE}")
+    items = list(settings.items()) if isinstance(settings, dict) else []
+    for key, value in items:
+        numbers = value if isinstance(value, list) else [value]
+        counts = any(word in key for word in ("layers", "depth", "blocks"))
+        if counts and any(isinstance(n, int | float) and n > weights for n in numbers):
+            raise ValueError(f"{key}={value!r} is more than the {weights} weights there are")
+        items += list(value.items()) if isinstance(value, dict) else []
+
+
+def _without_pooler(model: Any, pools: bool) -> Any:
+    if not pools:
         model.pooler = None
-    size, mean, std = (
-        None if value is None else tuple(value) for value in facts["preprocessing"].values()
-    )
-    return Pretrained(model.float().eval(), Preprocessing(size, mean, std), facts["pools"])
+    return model
 
 
 def _transformers(network: str) -> Any:

@@ -1,9 +1,11 @@
 """The page's layout, and what its controls do."""
 
 import html
+import os
 from collections.abc import Callable
 from functools import wraps
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
@@ -72,7 +74,7 @@ class Page:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.title = session.folder.resolve().name
+        self.title = Path(os.path.realpath(session.folder)).name
         with gr.Blocks(title=f"{self.title} · densekd", analytics_enabled=False) as self.blocks:
             self.seen = gr.State({})  # the versions that the window shows
             self.timer = gr.Timer(_IDLE_SECONDS)

@@ -92,6 +92,12 @@ def test_a_step_number_is_not_used_again_after_a_repair(frozen: Path, tmp_path: 
     assert [entry.step for entry in history(frozen)] == [0, 2]
 
 
+def test_a_lost_step_is_no_secret(frozen: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (frozen / "steps" / "000" / "state.json").unlink()
+    assert [entry.step for entry in history(frozen)] == [1]
+    assert "Step 0 is missing" in caplog.text
+
+
 def test_what_can_predict_is_kept(frozen: Path) -> None:
     expected = Model.open(frozen).predict([picture("blue", 99)])
     damage(frozen, "steps/000/photos-*.safetensors")

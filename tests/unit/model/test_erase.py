@@ -113,6 +113,15 @@ def test_earlier_steps_are_as_if_it_was_never_taught(
     assert model_info(model, 1).classes == model_info(other, 1).classes
 
 
+def test_photos_of_a_step_whose_state_is_lost(model: Path) -> None:
+    """Its photos are still needed by later steps, so they are erased, not removed."""
+    gone = traces(model, "red")
+    (model / "steps" / "000" / "state.json").unlink()
+    erase(model, ["red"])
+    assert left_in(model, gone) == []
+    assert Model.open(model).classes == Model.open(model, 1).classes == ("blue", "green")
+
+
 def test_a_step_that_is_not_concerned_stays_as_it_is(model: Path) -> None:
     before = {file.name: file.read_bytes() for file in (model / "steps/000").iterdir()}
     erase(model, ["green"])

@@ -142,13 +142,45 @@ def test_it_is_rebuilt_from_its_description(
     facts = json.loads(to_json(describe_backbone(name, backbone)))
     (tmp_path / "saved").rename(tmp_path / "gone")
     monkeypatch.setattr("socket.socket.connect", None)
-    rebuilt = rebuild_backbone(facts)
+    rebuilt = rebuild_backbone(facts, shapes(backbone))
     assert isinstance(rebuilt, Pretrained)
     rebuilt.load_state_dict(backbone.state_dict())
     assert rebuilt.preprocessing == backbone.preprocessing
     images = torch.randn(2, 3, *(backbone.preprocessing.size or (16, 16)))
     with torch.no_grad():
         torch.testing.assert_close(rebuilt(images).pooled, backbone(images).pooled)
+
+
+def shapes(backbone: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"config": {"hidden_size": 10**7}},
+        {"config": {"num_hidden_layers": 10**9}},
+        {"config": {"num_hidden_layers": 3}},
+        {"config": {"num_attention_heads": 0}},
+        {"config": {"image_size": 10**6, "patch_size": 1}},
+        {"config": {"model_type": "nothing"}},
+        {"config": {"model_type": None}},
+        {"config": {"hidden_act": "__import__('os')"}},
+        {"preprocessing": {"size": [10**6, 10**6]}},
+        {"preprocessing": {"size": ["a", "b"]}},
+        {"preprocessing": {"size": 7}},
+    ],
+)
+def test_a_forged_description_is_refused(forged: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is built that is larger than the weights that come with it."""
+    saved(vit, tmp_path)
+    backbone = make_backbone(f"hf:{tmp_path}")
+    assert isinstance(backbone, Pretrained)
+    facts = json.loads(json.dumps(describe_backbone("hf:some/model", backbone)))
+    for key, changes in forged.items():
+        facts[key] |= changes
+    with pytest.raises(ValueError, match="hf:some/model can't be built as it is described"):
+        rebuild_backbone(facts, shapes(backbone))
 
 
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
