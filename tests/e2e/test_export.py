@@ -1,8 +1,10 @@
 """Exports of models: files that run without the package."""
 
 import contextlib
+import errno
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -82,6 +84,21 @@ def varied_images(folder: Path) -> Iterator[Path]:
             image.putalpha(100)
         image.save(folder / "image.jpg", "PNG" if number == 3 else "JPEG", exif=exif)
         yield folder / "image.jpg"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+def test_a_full_disk_is_one_sentence(
+    to: str, by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    file = tmp_path / "exported"
+    called = CliRunner().invoke(app, ["export", str(by_head), "--to", to, "--out", str(file)])
+    assert (called.exit_code, [*tmp_path.iterdir()]) == (2, [])
+    assert f"{file} can't be written (No space left on device)" in called.stderr
 
 
 def check_printed_code(code: str, model: Model, folder: Path) -> None:

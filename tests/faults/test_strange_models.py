@@ -130,6 +130,10 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], object]] =
     "a narrow head": lambda _, tensors: tensors.update({"head.weight": torch.zeros(3, 2)}),
     "a deep bias": lambda _, tensors: tensors.update({"head.bias": torch.zeros(3, 1)}),
     "labels beyond": lambda _, tensors: tensors.update(labels=torch.full((18,), 99)),
+    "labels in floats": lambda _, tensors: tensors.update(labels=tensors["labels"].float()),
+    "a head in doubles": lambda _, tensors: tensors.update(
+        {"head.weight": tensors["head.weight"].double()}
+    ),
 }
 
 
@@ -194,13 +198,43 @@ def test_wrong_facts_of_a_description(name: str, frozen: Path) -> None:
 
 
 def test_a_note_of_an_erasure_that_says_nothing(frozen: Path) -> None:
-    for content in ({}, {"step": 2, "hashes": 3, "names": []}, {"step": [], "hashes": []}):
+    wrong: tuple[dict[str, Any], ...] = ({}, {"step": 2, "hashes": 3}, {"step": [], "hashes": []})
+    for content in wrong:
         write_sealed_json(frozen / "erasing.json", content)
         result = call("forget", frozen, "--everywhere", "--yes")
         check_sentence(result, "doesn't say what is being erased", "--repair")
     assert call("check", frozen).exit_code == 1
     assert call("check", frozen, "--repair").exit_code == 0
     assert call("forget", frozen, "red").exit_code == 0
+
+
+PHOTOS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
+    "no features": lambda tensors: tensors.pop("features"),
+    "features in floats": lambda tensors: tensors.update(features=tensors["features"].float()),
+    "narrow features": lambda tensors: tensors.update(features=tensors["features"][:, :3].clone()),
+    "flat features": lambda tensors: tensors.update(features=tensors["features"][:, 0].clone()),
+    "sizes in floats": lambda tensors: tensors.update(sizes=tensors["sizes"].float()),
+    "negative sizes": lambda tensors: tensors.update(sizes=-tensors["sizes"]),
+    "a photo less": lambda tensors: tensors.update({k: x[1:] for k, x in tensors.items()}),
+}
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+def test_wrong_photos_with_the_right_checksum(name: str, frozen: Path) -> None:
+    path = frozen / "steps" / "000" / "photos"
+    state = load_state(path)
+    PHOTOS[name](state.tensors)
+    save_state(path, state)
+    check_sentence(call("info", frozen), "densekd check")
+
+
+def test_wrong_test_images_of_a_trained_model(trained: Path) -> None:
+    path = trained / "steps" / "000" / "kept"
+    state = load_state(path)
+    del state.tensors["pixels"]
+    save_state(path, state)
+    result = call("export", trained, "--to", "torch")
+    assert (result.exit_code, "isn't a state of a model" in result.stderr) == (2, True)
 
 
 def test_settings_that_are_a_pipe(trained: Path, place: Path) -> None:

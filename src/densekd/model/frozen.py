@@ -15,7 +15,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.decode import centre_crop, in_threads
 from densekd.model.backbone import FrozenBackbone, load_backbone
 from densekd.model.head import LinearHead
-from densekd.model.model import Model, ModelOutputs
+from densekd.model.model import Model, ModelOutputs, sound_content
 from densekd.model.photos import Photos, join_photos, load_photos, open_kept
 from densekd.model.store import FROZEN, Store
 from densekd.model.unknown import REFUSED, UnknownRule
@@ -81,10 +81,13 @@ class FrozenModel(Model):
             "labels": (self.labels.shape, (self.labels.numel(),)),
         }
         wrong = [name for name, (found, fits) in shapes.items() if tuple(found) != fits]
+        kinds = {name: tensor.dtype for name, tensor in self.tensors.items() if name != "labels"}
+        wrong += [name for name, kind in kinds.items() if kind != torch.float32]
         labels = self.labels[self.labels.ge(len(names)) | self.labels.lt(-1)]
         if (
             wrong
             or len(labels)
+            or self.labels.dtype != torch.int64
             or len({*names}) < len(names)
             or not all(isinstance(name, str) for name in names)
         ):
@@ -104,11 +107,16 @@ class FrozenModel(Model):
     def photos(self) -> Photos:
         """All photos of the steps that this one is made of, also those that were removed."""
         store = Store(self.folder)
+        place = store.path(self.step)
         try:
-            parts = [load_photos(store.path(step) / "photos") for step in self.facts["photos"]]
+            with sound_content(place):
+                parts = [load_photos(store.path(step) / "photos") for step in self.facts["photos"]]
+                photos = join_photos(parts)
+            if photos.features.shape != (len(self.labels), self.backbone.width):
+                raise DamagedCheckpoint(f"The photos of {place} aren't those of its labels.")
         except (DamagedCheckpoint, FileNotFoundError) as error:
             raise store.damaged(error) from error
-        return join_photos(parts)
+        return photos
 
     def test_images(self) -> Split:
         """The held-out images of all classes, on which accuracy is measured."""

@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -202,7 +203,7 @@ class Model(ABC):
 
 def read_model(folder: Path, step: int, place: Path) -> Model:
     """Read the state of a step of either kind from ``place``, also before it is committed."""
-    try:
+    with sound_content(place):
         if load_facts(place / "state").get("kind") == FROZEN:
             from densekd.model.frozen import FrozenModel
 
@@ -211,19 +212,21 @@ def read_model(folder: Path, step: int, place: Path) -> Model:
         from densekd.model.trained import TrainedModel
 
         return TrainedModel.read_from(folder, step, place)
-    except _WRONG_CONTENT as error:
-        raise _not_a_state(place, error) from error
 
 
-# What reading facts raises if they have the right checksum, but someone else wrote them.
-_WRONG_CONTENT = (KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError)
+@contextmanager
+def sound_content(place: Path) -> Iterator[None]:
+    """Raise `DamagedCheckpoint` for what wrong facts and tensors raise when they are read.
 
-
-def _not_a_state(place: Path, error: Exception) -> DamagedCheckpoint:
-    return DamagedCheckpoint(
-        f"{place} has the right checksum, but isn't a state of a model "
-        f"({type(error).__name__}: {first_line(error)})."
-    )
+    They have the right checksum, but someone else wrote them.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise DamagedCheckpoint(
+            f"{place} has the right checksum, but isn't a state of a model "
+            f"({type(error).__name__}: {first_line(error)})."
+        ) from error
 
 
 def history(folder: Path) -> list[HistoryEntry]:
@@ -290,10 +293,8 @@ class ModelInfo:
 def model_info(folder: Path, step: int | None = None) -> ModelInfo:
     """Describe the current step of a model, or an earlier one."""
     model, store = Model.open(folder, step), Store(folder)
-    try:
+    with sound_content(store.path(model.step)):
         return _describe(model, store)
-    except _WRONG_CONTENT as error:
-        raise store.damaged(_not_a_state(store.path(model.step), error)) from error
 
 
 def _describe(model: Model, store: Store) -> ModelInfo:

@@ -14,6 +14,13 @@ from densekd.data.decode import open_rgb, width_and_height
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 _HASH = 32  # bytes of a SHA-256
+_KINDS = {
+    "hashes": torch.uint8,
+    "features": torch.float16,
+    "test": torch.bool,
+    "jpegs": torch.uint8,
+    "sizes": torch.int64,
+}
 _QUALITY = 92  # of JPEG: no difference that a network would see
 _MOST_PIXELS = 8_000_000  # of an image that is kept: twice as many as the largest network takes
 _LONGEST = 2  # times the shorter side; the rest of a panorama is cut off
@@ -68,11 +75,15 @@ class Photos:
 def load_photos(path: Path) -> Photos:
     """Load what `Photos.save` saved."""
     tensors = load_state(path).tensors
+    if {name: tensor.dtype for name, tensor in tensors.items()} != _KINDS:
+        raise DamagedCheckpoint(f"{path} has the right checksum, but doesn't have photos.")
     count, sizes = len(tensors["hashes"]), tensors["sizes"]
     if (
         tensors["hashes"].shape != (count, _HASH)
+        or tensors["features"].ndim != 2
         or any(len(tensors[name]) != count for name in ("features", "test", "sizes"))
-        or int(sizes.clamp(min=0).sum()) != len(tensors["jpegs"])
+        or bool((sizes < 0).any())
+        or int(sizes.sum()) != len(tensors["jpegs"])
     ):
         raise DamagedCheckpoint(f"{path} has the right checksum, but its shapes don't fit.")
     content, start, jpegs = tensors["jpegs"].numpy().tobytes(), 0, []

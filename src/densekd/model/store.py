@@ -270,6 +270,11 @@ class Store:
                 )
             yield
 
+    def tidy(self) -> None:
+        """Remove what a killed command left, unless another process is changing the model."""
+        with suppress(ValueError), self.locked():
+            pass
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the model's lock; raises if another process holds it, or if the disk is full."""

@@ -29,6 +29,7 @@ def teach_model(
     kind = _kind(folder, options)
     done = kind.repeated(folder, source, options, reading)
     if done is not None:
+        Store(folder).tidy()
         observer.repeated(done.step)
         return done
     request = kind.read(folder, source, options, reading)

@@ -15,7 +15,7 @@ from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import DamagedFile, read_regular_file, write_atomically
-from densekd.model.model import Model, ModelOutputs
+from densekd.model.model import Model, ModelOutputs, sound_content
 from densekd.model.settings import LARGEST_IMAGE, MOST_CLASSES
 from densekd.model.store import Store
 from densekd.nn.registry import is_pretrained, make_backbone
@@ -80,8 +80,9 @@ class TrainedModel(Model):
         """The held-out images of all classes, on which accuracy is measured."""
         store = Store(self.folder)
         steps = (load_state(store.path(step) / "kept") for step in store.ancestors(self.step))
-        parts = [Split(PixelImages(s.tensors["pixels"]), s.tensors["labels"]) for s in steps]
-        return join_splits(parts[::-1])
+        with sound_content(store.path(self.step)):
+            parts = [Split(PixelImages(s.tensors["pixels"]), s.tensors["labels"]) for s in steps]
+            return join_splits(parts[::-1])
 
     def stored_images(self) -> Tensor:
         """The test images and the exemplars."""
