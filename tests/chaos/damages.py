@@ -2,14 +2,19 @@
 
 import random
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from densekd.config.schema import resolve
+from densekd.runs.run import run_folder
 
 from chaos.damage import damage_file, damage_folder
 from chaos.forked import Ended
 from chaos.verdict import Defect, differences, find_defect, snapshot
-from chaos.workshop import densekd, sandbox
+from chaos.workshop import RUN, densekd, sandbox
 
 # Times, and the size on disk, which changes with the damage.
 _PASSING = re.compile(r'"(bytes|seconds)": [\d.e-]+|on disk .*')
@@ -46,12 +51,27 @@ def _model(name: str, *options: str) -> Subject:
     )
 
 
+_FOLDER = str(run_folder(resolve(tomllib.loads(RUN)), Path("runs")))
 _RUN = ("run", "--config", "run.toml", "--out", "runs", "--quiet")
 SUBJECTS = (
     _model("frozen"),
     _model("trained", "--epochs", "2"),
-    Subject("runs", ("runs", "run.toml"), (("compare", "runs"),), (_RUN,)),
+    Subject("runs", ("runs", "run.toml"), (("compare", "runs"), ("check", _FOLDER)), (_RUN,)),
 )
+
+
+class DamagedFolder(NamedTuple):
+    """A copy of a subject in which something is damaged."""
+
+    subject: Subject
+    copy: Path  # where it is
+    intact: dict[str, Any]  # what was in it
+    target: str  # the file or folder that is damaged
+    forged: bool  # whether the checksums are right
+
+    def now(self) -> dict[str, Any]:
+        """What is in it now."""
+        return snapshot(self.copy / self.subject.folder)
 
 
 class DamageTrial:
@@ -67,70 +87,66 @@ class DamageTrial:
         with sandbox(self.place, *subject.needs) as copy:
             folder = copy / subject.folder
             intact, target = snapshot(folder), draw.choice(_targets(folder))
-            name = str(target.relative_to(copy))
             if target.is_dir():
                 way, forged = damage_folder(target, draw), False
             else:
                 way, forged = damage_file(target, draw)
-            defects = list(self._read(subject, copy, draw, forged))
+            name = str(target.relative_to(folder))
+            damaged = DamagedFolder(subject, copy, intact, name, forged)
+            commands = draw.sample(subject.reads, min(3, len(subject.reads)))
+            defects = list(self._read(damaged, commands))
             if draw.random() < 0.3:
-                command = draw.choice(subject.writes)
-                defects += self._write(subject, copy, command, intact, target)
-        return f"{name}: {way}", defects, 1
+                defects += _write(damaged, draw.choice(subject.writes))
+        return f"{subject.folder}/{name}: {way}", defects, 1
 
     def _read(
-        self, subject: Subject, copy: Path, draw: random.Random, forged: bool
+        self, damaged: DamagedFolder, commands: Sequence[tuple[str, ...]]
     ) -> Iterator[Defect]:
-        before = snapshot(copy / subject.folder)
-        for command in draw.sample(subject.reads, min(3, len(subject.reads))):
-            ended, expected = densekd(copy, *command), self._expected(subject, command)
+        """Read it: the same answer, an error or a warning, and nothing is changed."""
+        before = damaged.now()
+        for command in commands:
+            ended, expected = densekd(damaged.copy, *command), self._expected(damaged, command)
             defect = find_defect(ended)
             if defect is not None:
                 yield Defect(defect.kind, f"{' '.join(command)}: {defect.what}")
             elif ended.asked_network:
                 yield Defect("network", " ".join(command))
-            elif not forged and differs_silently(ended, expected):
-                what = f"{' '.join(command)}: {ended.stdout[-500:]}"
-                yield Defect("silent difference", what)
-        changed = differences(before, snapshot(copy / subject.folder))
+            elif not damaged.forged and differs_silently(ended, expected):
+                yield Defect("silent difference", f"{' '.join(command)}: {ended.stdout[-500:]}")
+        changed = differences(before, damaged.now())
         if changed:
             yield Defect("lost state", f"reading changed {changed}")
 
-    def _expected(self, subject: Subject, command: tuple[str, ...]) -> Ended:
+    def _expected(self, damaged: DamagedFolder, command: tuple[str, ...]) -> Ended:
         """How a command ends for the intact folder."""
         if command not in self._answers:
-            with sandbox(self.place, *subject.needs) as copy:
+            with sandbox(self.place, *damaged.subject.needs) as copy:
                 self._answers[command] = densekd(copy, *command)
         return self._answers[command]
 
-    def _write(
-        self,
-        subject: Subject,
-        copy: Path,
-        command: tuple[str, ...],
-        intact: dict[str, object],
-        target: Path,
-    ) -> Iterator[Defect]:
-        """Change the damaged folder: no intact state may be overwritten or removed."""
-        defect = find_defect(densekd(copy, *command))
-        if defect is not None:
-            yield Defect(defect.kind, f"{' '.join(command)}: {defect.what}")
-            return
-        damaged = str(target.relative_to(copy / subject.folder))
-        kept = [content for name, content in snapshot(copy / subject.folder).items()]
-        lost = [
-            name
-            for name, content in intact.items()
-            if name.startswith("steps") and not name.startswith(damaged) and content not in kept
-        ]
-        # The parts of a state belong together: a forged part is replaced as a whole.
-        lost = [name for name in lost if Path(name).parent != Path(damaged).parent]
-        if lost:
-            yield Defect("lost state", f"{' '.join(command)} lost {', '.join(lost)}")
+
+def _write(damaged: DamagedFolder, command: tuple[str, ...]) -> Iterator[Defect]:
+    """Change it: no intact state may be overwritten or removed, and no result become another."""
+    ended = densekd(damaged.copy, *command)
+    defect = find_defect(ended)
+    if defect is not None:
+        yield Defect(defect.kind, f"{' '.join(command)}: {defect.what}")
+        return
+    now = damaged.now()
+    kept = list(now.values())
+    # To forge a part of a state changes the other parts, too.
+    gone = str(Path(damaged.target).parent) if damaged.forged else damaged.target
+    steps = {k: v for k, v in damaged.intact.items() if k.startswith("steps")}
+    lost = [k for k, v in steps.items() if not k.startswith(gone) and v not in kept]
+    if lost:
+        yield Defect("lost state", f"{' '.join(command)} lost {', '.join(lost)}")
+    results = {k: v for k, v in damaged.intact.items() if k.endswith("result.json")}
+    if not damaged.forged and ended.code == 0 and any(now.get(k) != results[k] for k in results):
+        yield Defect("silent difference", f"{' '.join(command)} ends with another result")
 
 
 def _targets(folder: Path) -> list[Path]:
-    """All files of a folder but locks and TensorBoard's, and some of its folders."""
+    """All files and folders in a folder but locks and TensorBoard's."""
     files = [path for path in sorted(folder.rglob("*")) if "tensorboard" not in str(path)]
     return [path for path in files if path.name != "lock" and path.suffix != ".lock"]
 

@@ -28,10 +28,20 @@ def find_defect(ended: Ended) -> Defect | None:
     if ended.crash or "Traceback (most recent call last)" in ended.stderr + ended.stdout:
         return Defect("traceback", (ended.crash or ended.stderr)[-1500:])
     if ended.code not in (0, 1, 2):
-        return Defect("traceback", f"exit code {ended.code}; {ended.stderr[-1000:]}")
+        return Defect("traceback", f"exit code {ended.code}; {_report(ended.stderr)}")
     if ended.code == 2 and not _is_explained(ended.stderr):
         return Defect("traceback", f"exit code 2 without a sentence: {ended.stderr[-1000:]}")
     return None
+
+
+def _report(stderr: str) -> str:
+    """What a command said about an error that nobody foresaw, with the traceback it wrote down."""
+    found = re.search(r"The report is (\S+)\.\n", stderr)
+    if found is None or not Path(found[1]).is_file():
+        return stderr[-1000:]
+    text = Path(found[1]).read_text("utf-8")
+    Path(found[1]).unlink()
+    return text[-1500:]
 
 
 def _is_explained(stderr: str) -> bool:
