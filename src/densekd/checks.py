@@ -7,6 +7,11 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
 
 
+def escape_controls(text: str) -> str:
+    """A text in which characters that could control a terminal are escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message without the full stop, or the error's type."""
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

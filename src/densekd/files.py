@@ -1,17 +1,21 @@
-"""Write files atomically, values as strict JSON, and JSON that carries its own checksum."""
+"""Write files atomically, values as strict JSON, and files that carry their own checksum."""
 
+import io
 import json
 import math
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # More than any file of facts that is written here: 100,000 classes take about 20 MB.
 _MOST_JSON = 256 << 20
+ASIDE = "set-aside"  # the folder of what was set aside
 
 
 class DamagedFile(ValueError):
@@ -51,6 +55,18 @@ def remove_leftovers(folder: Path) -> None:
         file.unlink()
 
 
+def set_aside(folder: Path, *places: Path) -> Path:
+    """Move files or folders in ``folder`` to where nothing reads them, and say where that is."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    aside = folder / ASIDE / f"{now}.{secrets.token_hex(2)}"
+    for place in places:
+        other = aside / place.relative_to(folder)
+        other.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(place, other)
+        sync_folder(place.parent)
+    return aside
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as JSON, atomically."""
     write_atomically(path, to_json(value))
@@ -62,8 +78,8 @@ def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sealed_json(content: Mapping[str, Any]) -> bytes:
-    """JSON with its own SHA-256, as its last entry."""
-    return to_json({**content, "sha256": sha256(to_json(dict(content))).hexdigest()})
+    """JSON of at least one entry, with its own SHA-256 as its last one."""
+    return _sealed(to_json(dict(content)), _FILE_SEAL)
 
 
 def read_sealed_json(
@@ -83,22 +99,128 @@ def read_sealed_json(
     content = read_regular_file(path, _MOST_JSON)
     try:
         record = json.loads(content)
-        known = isinstance(record, dict)
-        # Compare the whole rendering, not just the checksum, to detect even changed white space.
-        intact = known and (
-            content == sealed_json({k: v for k, v in record.items() if k != "sha256"})
-            if "sha256" in record
-            else unsealed
-        )
     except (ValueError, RecursionError):  # thousands of nested brackets
-        known = intact = False
+        record = None
+    known = isinstance(record, dict)
     if known and version is not None and record.get("format", version) != version:
         raise DamagedFile(
             f"{path} has the format {record['format']!r}, but this version reads {version}."
         )
-    if not intact:
+    if not known or not (
+        unsealed if not _names_seal(record) else _unsealed(content, _FILE_SEAL) is not None
+    ):
         raise DamagedFile(f"{path} is damaged: it isn't what was saved.")
-    return {name: value for name, value in record.items() if name != "sha256"}
+    return {name: value for name, value in record.items() if name != _SEAL_NAME}
+
+
+def sealed_line(content: Mapping[str, Any]) -> bytes:
+    """JSON of at least one entry in one line, with its own SHA-256 as its last entry."""
+    # Through the other form, which has null for NaN.
+    return _sealed(json.dumps(json.loads(to_json(dict(content)))).encode(), _LINE_SEAL)
+
+
+def read_sealed_line(line: bytes) -> dict[str, Any] | None:
+    """What `sealed_line` or an earlier version wrote, without the checksum; None if changed."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    if _names_seal(record) and _unsealed(line, _LINE_SEAL) is None:
+        return None
+    return {name: value for name, value in record.items() if name != _SEAL_NAME}
+
+
+def write_sealed_text(path: Path, text: str) -> None:
+    """Write text whose first line is a comment with the checksum of the rest, atomically."""
+    body = text.encode()
+    write_atomically(path, _first_line(body) + body)
+
+
+def read_sealed_text(path: Path, most: int) -> str:
+    """Read what `write_sealed_text` or an earlier version wrote, without the checksum.
+
+    Raises:
+        DamagedFile: it was changed, is empty, isn't text or has more than ``most`` bytes.
+        FileNotFoundError: there is no such file.
+    """
+    content = read_regular_file(path, most)
+    if content.startswith(_TEXT_SEAL):
+        line, end, body = content.partition(b"\n")
+        content = body if line + end == _first_line(body) else b""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = ""
+    if not text.strip():
+        raise DamagedFile(f"{path} is damaged: it isn't what was saved.")
+    return text
+
+
+def write_sealed_zip(path: Path, archive: bytes) -> None:
+    """Write a zip archive, such as an ``npz``, with its checksum as its comment, atomically."""
+    content = io.BytesIO(archive)
+    with zipfile.ZipFile(content, "a") as file:
+        file.comment = bytes(_HEX)  # the comment comes last
+    write_atomically(path, _sealed(content.getvalue()[:-_HEX], _ZIP_SEAL))
+
+
+def read_sealed_zip(path: Path, most: int) -> bytes:
+    """Read what `write_sealed_zip` or an earlier version wrote, which had no comment.
+
+    Raises:
+        DamagedFile: it was changed, isn't a zip archive, or has more than ``most`` bytes.
+        FileNotFoundError: there is no such file.
+    """
+    content = read_regular_file(path, most)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            sealed = bool(file.comment)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
+        sealed = True
+    if sealed and _unsealed(content, _ZIP_SEAL) is None:
+        raise DamagedFile(f"{path} is damaged: it isn't what was saved.")
+    return content
+
+
+class _Seal(NamedTuple):
+    """How a checksum is put into a kind of file, in place of its end."""
+
+    end: bytes
+    before: bytes
+    after: bytes
+
+
+_SEAL_NAME = "sha256"
+_FILE_SEAL = _Seal(b"\n}\n", b',\n "sha256": "', b'"\n}\n')
+_LINE_SEAL = _Seal(b"}", b', "sha256": "', b'"}')
+_ZIP_SEAL = _Seal(b"", b"", b"")
+_TEXT_SEAL = b"# sha256 "
+_HEX = 64  # digits of a checksum
+
+
+def _first_line(body: bytes) -> bytes:
+    return _TEXT_SEAL + sha256(body).hexdigest().encode() + b"\n"
+
+
+def _sealed(body: bytes, kind: _Seal) -> bytes:
+    checksum = sha256(body).hexdigest().encode()
+    return body.removesuffix(kind.end) + kind.before + checksum + kind.after
+
+
+def _unsealed(content: bytes, kind: _Seal) -> bytes | None:
+    """The content before it was sealed; None if it was changed since, or never sealed."""
+    place = len(content) - len(kind.before) - _HEX - len(kind.after)
+    body = content[: max(place, 0)] + kind.end
+    return body if place > 0 and _sealed(body, kind) == content else None
+
+
+def _names_seal(record: dict[str, Any]) -> bool:
+    """Whether JSON was sealed, even if up to two characters of the seal's name have changed."""
+    last = next(reversed(record), "")
+    differing = sum(a != b for a, b in zip(last, _SEAL_NAME, strict=False))
+    return _SEAL_NAME in record or (len(last) == len(_SEAL_NAME) and differing <= 2)
 
 
 def read_regular_file(path: Path, most: int) -> bytes:

@@ -24,6 +24,7 @@ from densekd.runs.build import make_engine
 from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
+from densekd.runs.stored import load_result
 from densekd.training.callbacks import Stopped, TrainingProgress
 from densekd.training.checkpoint import load_state
 from densekd.training.evaluate import evaluate
@@ -119,7 +120,7 @@ def result(finished: tuple[Path, dict[str, Result]]) -> Callable[[str], Result]:
 def test_a_result_says_how_it_came_about(method: str, result: Callable[[str], Result]) -> None:
     reached = result(method)
     folder = Path(reached["folder"])
-    assert json.loads((folder / "result.json").read_text()) == reached
+    assert load_result(folder) == reached
     assert (reached["kind"], reached["method"]) == ("compression", method)
     assert (reached["teacher"], reached["student"]) == ("wrn-10-1", "resnet8")
     assert reached["groups"] == [2] * 5

@@ -16,6 +16,7 @@ from densekd.data.dataset import join_splits
 from densekd.files import write_atomically
 from densekd.runs.loaded import load_run
 from densekd.runs.run import run_config
+from densekd.runs.stored import load_flatness
 from densekd.training.callbacks import Stopped
 
 NOISE = Noise((0.0, 0.05, 0.2), draws=2, seed=1)
@@ -48,7 +49,7 @@ def unmeasured(folder: Path) -> Path:
 
 def test_what_is_written_is_what_was_learned(unmeasured: Path) -> None:
     result = measure_flatness(unmeasured, NOISE)
-    assert json.loads((unmeasured / "flatness.json").read_text()) == result
+    assert load_flatness(unmeasured) == result
     loaded = load_run(unmeasured)
     scenario, learner = loaded.scenario, loaded.learner()
     train = join_splits([task.train for task in scenario])

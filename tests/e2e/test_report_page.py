@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from densekd.files import write_json
 from densekd.reports.page import render_page
 from densekd.reports.runs import find_runs
 from densekd.reports.write import contents_of
 
-from support.run_folders import write_run, write_sweep
+from support.run_folders import rewrite, write_run, write_sweep
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = """
@@ -43,7 +42,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 folder = write_run(out, *settings)
                 points[folder] = point
                 flat = {"sigmas": [0.0, 0.1], "losses": [[1.0, 1.0], [2.0, 2.5 + seed]]}
-                write_json(folder / "flatness.json", flat)
+                rewrite(folder / "flatness.json", flat)
         write_run(out, f"method.name={method}", "scenario.order=7")
         write_run(out, f"method.name={method}", "memory.per_class=5", "scenario.order=7")
     write_run(out, "method.name=icarl", tasks=3)
@@ -51,7 +50,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts = {"kind": "compression", "teacher": "a", "student": "b", "accuracy": 0.5}
     losses = [{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": 1.0}]
     content = {**facts, "method": "kd", "epochs": losses}
-    write_json(out / "compress-kd" / "result.json", content)
+    rewrite(out / "compress-kd" / "result.json", content)
     written = tmp_path_factory.mktemp("page") / "index.html"
     written.write_bytes(render_page(contents_of(find_runs([out]))))
     return written

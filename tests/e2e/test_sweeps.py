@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from densekd.cli import app
 from densekd.data.dataset import PixelImages
+from densekd.files import read_sealed_text
 from densekd.reports.events import read_losses
 from densekd.sweeps.experiment_file import label, read_experiment
 from densekd.sweeps.library import LIBRARY
@@ -83,7 +84,7 @@ def test_an_experiment_runs(name: str, out: Path) -> None:
     result = call(file, "--out", out, *options(name))
     assert result.exit_code == 0, result.output
     folder, content = record(out, name)
-    assert (folder / "experiment.toml").read_text() == file.read_text()
+    assert read_sealed_text(folder / "experiment.toml", 9999) == file.read_text()
     experiment = read_experiment(folder / "experiment.toml")
     assert content["scale"] == 0.01
     assert len(content["runs"]) == RUNS.get(name, 2)

@@ -19,8 +19,8 @@ from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach_model
 from densekd.runs.observer import RunObserver
-from densekd.runs.record import read_result
 from densekd.runs.run import run_config, run_folder
+from densekd.runs.stored import read_result
 
 from support.photos import fill
 

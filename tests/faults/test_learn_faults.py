@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from densekd.training.callbacks import Stopped, TrainingProgress
 
 from support.kills import copied_before_each_change
 from support.photos import TINY, fill, picture
+from support.small_disk import small_disk
 
 # Of each class. For a model that is trained, 34 images without those to test on and exemplars: two
 # batches in each of two epochs. For a frozen one, three groups of photos, after which it is asked
@@ -269,22 +269,15 @@ def test_a_real_full_disk(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "disk"
-    place.mkdir()
     size = sum(file.stat().st_size for file in first.rglob("*")) + 50_000
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no permission to mount a tmpfs")
-    try:
+    with small_disk(place, size) as enlarge:
         model = shutil.copytree(first, place / "model")
         with pytest.raises(ValueError, match="no space left on the disk of"):
             teach_model(model, images, options)
         assert check_either(model, before, after) == 1
-        larger = ["mount", "-o", "remount,size=100m", str(place)]
-        subprocess.run(larger, capture_output=True, check=True)
+        enlarge()
         teach_model(model, images, options)
         check_equal(model, after)
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 class Leaving(TeachObserver):

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from densekd.cli import app
 from densekd.data.dataset import PixelImages
 from densekd.data.digits_npz import load_digits
+from densekd.runs.stored import load_result
 
 # Two bases, so that two runs go on at a time; each saves 17 times.
 TEXT = """
@@ -81,7 +82,7 @@ def results(out: Path) -> dict[str, Any]:
     """All that was found, without what depends on the clock and on the place."""
     found = {}
     for file in out.glob("npz-*/result.json"):
-        result = json.loads(file.read_text("utf-8"))
+        result = load_result(file.parent)
         passing = ("seconds", "images_per_second")
         steps = [{k: v for k, v in step.items() if k not in passing} for step in result["steps"]]
         found[file.parent.name] = {**result, "steps": steps, "folder": None}

@@ -11,7 +11,7 @@ import numpy as np
 from densekd.config.schema import Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import override
 from densekd.data.scenario import task_sizes
-from densekd.files import write_atomically, write_json
+from densekd.files import write_sealed_json, write_sealed_text
 from densekd.metrics import Matrix, step_metrics
 from densekd.runs.record import StepRecord, result_of, versions
 from densekd.runs.run import run_folder
@@ -30,17 +30,30 @@ def write_run(out: Path, *assignments: str, tasks: int | None = None) -> Path:
     """
     config = resolve(override({}, assignments))
     folder = run_folder(config, out)
-    write_atomically(folder / "config.toml", as_toml(config))
+    write_sealed_text(folder / "config.toml", as_toml(config))
     scenario = config.scenario
     sizes = task_sizes(10, steps=scenario.steps, base=scenario.base, increment=scenario.increment)
     records, last = _records(config, sizes[:tasks])
     if tasks is None:
         facts = {"config": as_tree(config), "versions": versions(), "folder": str(folder)}
-        write_json(folder / "result.json", {**result_of(records, last), **facts})
+        write_sealed_json(folder / "result.json", {**result_of(records, last), **facts})
     elif tasks:
         state = State({"steps": [asdict(record) for record in records]}, {})
         Checkpoints(folder / "learner").save(tasks - 1, state)
     return folder
+
+
+def made_up_result(average: float) -> dict[str, Any]:
+    """The result of a run of one task that reached an average incremental accuracy."""
+    config = resolve({})
+    records, last = _records(config, [2])
+    result = {**result_of(records, last), "config": as_tree(config)}
+    return {**result, "average_incremental_accuracy": average}
+
+
+def rewrite(file: Path, content: Mapping[str, Any]) -> None:
+    """Write the changed content of a JSON file, with a checksum that is right."""
+    write_sealed_json(file, {name: value for name, value in content.items() if name != "sha256"})
 
 
 def _records(config: Config, sizes: list[int]) -> tuple[list[StepRecord], Matrix]:
@@ -66,7 +79,7 @@ def write_sweep(
 ) -> Path:
     """Write the record of a finished sweep; runs whose folder doesn't exist count as failed."""
     folder = out / "sweeps" / name
-    write_atomically(folder / "experiment.toml", experiment)
+    write_sealed_text(folder / "experiment.toml", experiment)
     runs = [
         {
             "folder": f"../../{run.name}",
@@ -77,5 +90,6 @@ def write_sweep(
         }
         for run, point in points.items()
     ]
-    write_json(folder / "runs.json", {"scale": None, "settings": {}, "seconds": 9.0, "runs": runs})
+    record = {"scale": None, "settings": {}, "seconds": 9.0, "runs": runs}
+    write_sealed_json(folder / "runs.json", record)
     return folder

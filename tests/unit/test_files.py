@@ -1,8 +1,11 @@
 import errno
+import io
 import json
 import math
 import os
 import stat
+import tomllib
+from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,11 +16,17 @@ from densekd.files import (
     DamagedFile,
     read_regular_file,
     read_sealed_json,
+    read_sealed_line,
+    read_sealed_text,
+    read_sealed_zip,
     remove_leftovers,
+    sealed_line,
     to_json,
     write_atomically,
     write_json,
     write_sealed_json,
+    write_sealed_text,
+    write_sealed_zip,
 )
 
 
@@ -136,3 +145,73 @@ def test_what_is_no_regular_file_or_too_large_is_not_read(tmp_path: Path) -> Non
             read_regular_file(path, 2)
     with pytest.raises(DamagedFile, match="regular"):
         read_regular_file(Path("/dev/zero"), 2)
+
+
+def test_a_flip_in_the_name_of_a_seal_doesnt_make_an_older_file_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    write_sealed_json(file, {"step": 1})
+    content = file.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(DamagedFile, match=r"x\.json is damaged"):
+            read_sealed_json(file, unsealed=True)
+
+
+def test_sealed_json_is_as_before(tmp_path: Path) -> None:
+    content = {"a": [1, {"b": None}], "é": "}"}
+    sealed = to_json({**content, "sha256": sha256(to_json(content)).hexdigest()})
+    write_sealed_json(tmp_path / "x.json", content)
+    assert (tmp_path / "x.json").read_bytes() == sealed
+
+
+def test_a_sealed_line_is_verified() -> None:
+    line = sealed_line({"step": 1, "loss": math.nan})
+    assert b"\n" not in line
+    assert read_sealed_line(line) == {"step": 1, "loss": None}
+    assert read_sealed_line(b'{"step": 1}') == {"step": 1}
+    for place in range(len(line)):
+        changed = bytearray(line)
+        changed[place] ^= 1
+        assert read_sealed_line(bytes(changed)) is None
+    for text in (b"", b"[]", b"1", b"[" * 100_000, line[:-1]):
+        assert read_sealed_line(text) is None
+
+
+def test_sealed_text_is_verified(tmp_path: Path) -> None:
+    file, text = tmp_path / "x.toml", 'name = "é"\nsteps = 5\n'
+    write_sealed_text(file, text)
+    assert tomllib.loads(file.read_text("utf-8")) == {"name": "é", "steps": 5}
+    assert read_sealed_text(file, 1000) == text
+    content = file.read_bytes()
+    for changed in (content[:-10], content.replace(b"= 5", b"= 6"), content + b"\n", b"", b"\n \n"):
+        file.write_bytes(changed)
+        with pytest.raises(DamagedFile, match=r"x\.toml is damaged"):
+            read_sealed_text(file, 1000)
+    file.write_bytes(b"name = '\xe9'")
+    with pytest.raises(DamagedFile, match=r"x\.toml is damaged"):
+        read_sealed_text(file, 1000)
+    file.write_text(text, "utf-8")
+    assert read_sealed_text(file, 1000) == text
+
+
+def test_a_sealed_archive_is_verified(tmp_path: Path) -> None:
+    file, archive = tmp_path / "x.npz", io.BytesIO()
+    np.savez(archive, a=np.arange(3))
+    write_sealed_zip(file, archive.getvalue())
+    content = file.read_bytes()
+    assert read_sealed_zip(file, 10_000) == content
+    with np.load(file) as arrays:
+        assert arrays["a"].tolist() == [0, 1, 2]
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        with pytest.raises(DamagedFile, match=r"x\.npz is damaged"):
+            read_sealed_zip(file, 10_000)
+    file.write_bytes(content[:-1])
+    with pytest.raises(DamagedFile, match=r"x\.npz is damaged"):
+        read_sealed_zip(file, 10_000)
+    file.write_bytes(archive.getvalue())
+    assert read_sealed_zip(file, 10_000) == archive.getvalue()

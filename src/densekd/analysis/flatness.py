@@ -1,6 +1,6 @@
 """Flatness of a minimum: how noise on the weights changes the training loss."""
 
-import json
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,16 +15,18 @@ from torch.nn.functional import cross_entropy
 from densekd.data.batches import in_order
 from densekd.data.dataset import OnProgress, Split, join_splits
 from densekd.data.stratify import first_of_each
-from densekd.files import write_json
+from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
 from densekd.nn.network import Network
 from densekd.runs.loaded import LoadedRun, load_run
+from densekd.runs.stored import FLATNESS_FILE, check_entries, load_flatness
 from densekd.seeds import Seeds
+from densekd.shapes import is_measure, list_of
 from densekd.training.learner import Learner
 from densekd.training.phases import frozen_copy
 
 OnBatch = Callable[[int], None]
+logger = logging.getLogger(__name__)
 
-_FILE = "flatness.json"
 _UNFINISHED = "flatness-unfinished.json"
 _READ_AT_ONCE = 256
 # DER's grid for images of a similar size: 0 to 0.02.
@@ -94,18 +96,19 @@ def measure_flatness(
     noise = noise or Noise()
     run = load_run(folder, trust_code=trust_code)
     asked = {**asdict(noise), "sigmas": list(noise.sigmas), "per_class": per_class}
-    known = _read(folder / _FILE, asked)
+    known = _made_with(asked, load_flatness, folder)
     if known is not None:
         return known
     train = _training_images(folder, run, per_class)
-    losses: list[float] = (_read(folder / _UNFINISHED, asked) or {"losses": []})["losses"]
+    begun = _made_with(asked, _read_losses, folder / _UNFINISHED)
+    losses: list[float] = [] if begun is None else begun["losses"]
     for loss in _losses(run.learner(), train, noise, len(losses), on_progress):
         losses.append(loss)
-        write_json(folder / _UNFINISHED, {**asked, "losses": losses})
+        write_sealed_json(folder / _UNFINISHED, {**asked, "losses": losses})
     result = {**asked, "images": len(train), "losses": _by_sigma(losses, noise)}
-    write_json(folder / _FILE, result)
+    write_sealed_json(folder / FLATNESS_FILE, result)
     (folder / _UNFINISHED).unlink(missing_ok=True)
-    return _read(folder / _FILE, asked) or result
+    return load_flatness(folder)
 
 
 def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
@@ -189,11 +192,21 @@ def _training_images(folder: Path, run: LoadedRun, per_class: int | None) -> Spl
     return train if per_class is None else first_of_each(train, per_class)
 
 
-def _read(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Read a file, if it was made with the same settings."""
+def _made_with(
+    asked: dict[str, Any], read: Callable[[Path], dict[str, Any]], path: Path
+) -> dict[str, Any] | None:
+    """What ``read`` gives, if it was made with the same settings; a damaged file is made again."""
     try:
-        held: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
+        held = read(path)
+    except FileNotFoundError:
         return None
-    same = isinstance(held, dict) and all(held.get(k) == v for k, v in asked.items())
-    return held if same else None
+    except DamagedFile as error:
+        logger.warning("%s It is measured again.", error)
+        return None
+    return held if all(held.get(k) == v for k, v in asked.items()) else None
+
+
+def _read_losses(file: Path) -> dict[str, Any]:
+    content = read_sealed_json(file, unsealed=True)
+    check_entries(file, content, {"losses": list_of(is_measure)})
+    return content

@@ -1,13 +1,18 @@
 """The command ``densekd``: the only place that reads arguments."""
 
+import platform
+import tempfile
 import traceback
 from typing import Annotated, Any
 
 import typer
+from click import ClickException
 from typer.core import TyperGroup
 
 import densekd
+from densekd.checks import first_line
 from densekd.cli import (
+    check,
     compare,
     compress,
     data,
@@ -28,7 +33,7 @@ from densekd.display import output
 
 
 class _OneLineErrors(TyperGroup):
-    """Shows expected errors as one sentence instead of a traceback, and exits with code 2."""
+    """Shows an error as one sentence: expected ones exit with code 2, others with code 3."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # An option of all commands, which may be anywhere before a --.
@@ -48,6 +53,28 @@ class _OneLineErrors(TyperGroup):
                 traceback.print_exception(error)
             typer.echo(f"Error: {output.escape_controls(str(error))}", err=True)
             raise typer.Exit(2) from error
+        except (typer.Exit, typer.Abort, ClickException):
+            raise
+        except Exception as error:
+            if ctx.params.get("debug"):
+                traceback.print_exception(error)
+            typer.echo(f"Error: {_unforeseen(error)}", err=True)
+            raise typer.Exit(3) from error
+
+
+def _unforeseen(error: Exception) -> str:
+    """A sentence on an error that nobody foresaw, whose traceback goes into a file."""
+    kind = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+    facts = f"densekd {densekd.__version__}, Python {platform.python_version()}\n"
+    text = "".join(traceback.format_exception(error))
+    try:
+        handle, name = tempfile.mkstemp(prefix="densekd-error-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(facts + text)
+    except OSError as full:
+        name = f"not written ({full}), but --debug shows it"
+    known = output.escape_controls(kind)
+    return f"this should not happen ({known}); please report it. The report is {name}."
 
 
 app = typer.Typer(
@@ -85,7 +112,7 @@ for _command in (
     model.info_command,
     model.history_command,
     model.undo_command,
-    model.check_model_command,
+    check.check_folder_command,
     edit.forget_command,
     edit.rename_command,
     edit.merge_command,

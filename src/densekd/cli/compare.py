@@ -28,7 +28,8 @@ def compare_command(
     """Compare the finished runs in a folder."""
     from densekd.reports.compare import COMPARED, compare
 
-    compared = compare(folder)
+    with output.show_warnings(output.console(stderr=True)):
+        compared = compare(folder)
     table = output.table("run", numbers=(*COMPARED.values(), "minutes"))
     for row in compared:
         shares = [output.percent(row[measure]) for measure in COMPARED]

@@ -1,4 +1,4 @@
-"""``densekd history``, ``undo``, ``info`` and ``check``: the states of a model."""
+"""``densekd history``, ``undo`` and ``info``: the states of a model."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,6 @@ from densekd.cli.options import AsJson, ModelFolder, ModelStep, command, option
 from densekd.display import output
 
 if TYPE_CHECKING:
-    from densekd.model.check import ModelCheck
     from densekd.model.store import HistoryEntry, Update
 
 
@@ -96,53 +95,6 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
             output.percent(each.accuracy),
         )
     console.print(table)
-
-
-@command(
-    "densekd check animals.model",
-    "densekd check animals.model --repair",
-    note="Exits with code 1 if something is damaged. `--repair` deletes nothing.",
-    name="check",
-)
-def check_model_command(
-    model: ModelFolder,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="Move what can't be read to the folder set-aside in the model, and go to the "
-            "newest intact step if the current one isn't.",
-        ),
-    ] = False,
-) -> None:
-    """Read all files of a model, and say which steps are intact."""
-    from densekd.model.check import check_model, repair_model
-
-    place = None
-    if repair:
-        _, place = repair_model(model)
-    found = check_model(model)
-    for problem in found.problems:
-        typer.echo(output.safe(problem))
-    if place is not None:
-        typer.echo(f"What can't be read is now in {output.safe(place)}.")
-    parts = [f"{output.count(len(found.intact), 'step')} intact"]
-    if len(found.opens) > len(found.intact):
-        more = len(found.opens) - len(found.intact)
-        parts.append(f"{output.count(more, 'step')} able to predict only")
-    typer.echo(f"{output.safe(model)}: {', '.join(parts)}; {_current(found)}.")
-    if found.problems and not repair:
-        typer.echo("`densekd check MODEL --repair` sets aside what can't be read.")
-    if found.problems:
-        raise typer.Exit(1)
-
-
-def _current(found: "ModelCheck") -> str:
-    if found.current is None:
-        return "which one is current can't be told"
-    if found.current in found.intact:
-        return f"the current one is {found.current}"
-    return f"the current one, {found.current}, is damaged"
 
 
 def _row(entry: "HistoryEntry") -> list[str]:

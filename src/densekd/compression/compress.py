@@ -16,15 +16,16 @@ from densekd.compression.config import CompressionConfig, compression_folder, te
 from densekd.config.schema import as_toml, as_tree
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.files import write_atomically
+from densekd.files import write_sealed_text
 from densekd.methods.method import Method
 from densekd.runs.build import make_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.ranks import check_same_images
-from densekd.runs.record import StepRecord, read_result, store_result
+from densekd.runs.record import StepRecord, store_result
 from densekd.runs.run import in_folder
 from densekd.runs.shared import SharedTraining
+from densekd.runs.stored import read_result
 from densekd.training.checkpoint import (
     Checkpoints,
     DamagedCheckpoint,
@@ -74,7 +75,7 @@ def _finish(
     sizes = group_sizes(len(trainer.tasks[1].classes), config.groups)
     student = trainer.new_learner(config.student, config.make())
     if engine.first:
-        write_atomically(folder / "compression.toml", as_toml(config))
+        write_sealed_text(folder / "compression.toml", as_toml(config))
     file, teacher, external_teacher = None, None, None
     if config.method != "alone":
         file = _teacher_file(trainer, folder.parent / "teachers")

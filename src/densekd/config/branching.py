@@ -22,7 +22,7 @@ def read_config(folder: Path) -> Config:
     """Read the settings of the run in a folder."""
     if not (folder / "config.toml").is_file():
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
-    return resolve(read_toml(folder / "config.toml"))
+    return resolve(read_toml(folder / "config.toml", sealed=True))
 
 
 def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
 """The parts of one's own that settings name, and the code behind them."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from densekd.config.settings_tree import digest, given, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import fingerprint
-from densekd.files import write_json
+from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
 from densekd.methods.method import Method, MethodSpec
 from densekd.methods.registry import split_name
 from densekd.parts import OwnPartError, is_reference, load_files, refer, version
@@ -93,7 +92,7 @@ def check_code(folder: Path, code: Mapping[str, str]) -> None:
 def write_code(folder: Path, code: Mapping[str, str]) -> None:
     """Write the SHA-256 of each file of code to a run folder, if there are any."""
     if code and not (folder / _FILE).exists():
-        write_json(folder / _FILE, dict(code))
+        write_sealed_json(folder / _FILE, code)
 
 
 def load_trusted(config: "DataclassInstance", folder: Path, trust_code: bool) -> None:
@@ -116,9 +115,8 @@ def load_trusted(config: "DataclassInstance", folder: Path, trust_code: bool) ->
 
 def _read(folder: Path) -> dict[str, str]:
     try:
-        known: dict[str, str] = json.loads((folder / _FILE).read_text("utf-8"))
+        return read_sealed_json(folder / _FILE, unsealed=True)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, DamagedFile) as error:
         raise ValueError(f"{folder / _FILE} can't be read ({error}); delete {folder}.") from error
-    return known

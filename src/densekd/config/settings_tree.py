@@ -7,22 +7,42 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from densekd.files import read_sealed_text
+
+_DEEPEST = 8  # parts of a dotted key
+_MOST_BYTES = 16 << 20  # of a file with settings
 # Settings that can't change a result, by dotted key.
 INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "start.run")
 # Settings that exclude each other, by section.
 _EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment", "tasks")}
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, as `resolve` takes them."""
+def read_toml(path: Path, *, sealed: bool = False) -> dict[str, Any]:
+    """The settings in a TOML file, as `resolve` takes them.
+
+    With ``sealed``, it is one of our own, written by `densekd.files.write_sealed_text`. Raises
+    ValueError if it can't be read.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = read_sealed_text(path, _MOST_BYTES) if sealed else _read_text(path)
+        return tomllib.loads(text)
     except FileNotFoundError:
         raise ValueError(f"There is no configuration file {path}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not TOML: {error}.") from error
+    except RecursionError:
+        raise ValueError(f"{path} is not TOML: its brackets are nested too deep.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} can't be read as a text file ({error}).") from error
+
+
+def _read_text(path: Path) -> str:
+    """The text of a file that the user named, which may be a pipe."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path} has more than the {_MOST_BYTES:,} bytes that are read.")
+    return content.decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
@@ -34,9 +54,10 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         path = [part.strip() for part in key.split(".")]
-        if not equals or not all(path):
+        if not equals or not all(path) or len(path) > _DEEPEST:
             raise ValueError(
-                f"A setting is written KEY=VALUE, such as scenario.steps=5, not {assignment!r}."
+                "A setting is written KEY=VALUE, such as scenario.steps=5, "
+                f"not {assignment[:80]!r}."
             )
         value = _value(text.strip())
         if path == ["epochs"] and isinstance(value, float):
@@ -166,8 +187,10 @@ def _value(text: str) -> Any:
         return None
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # no TOML, or a number of thousands of digits
         return text
+    except RecursionError:
+        raise ValueError(f"{text[:20]}... is nested too deep for a setting.") from None
     # TOML would read a date as a date, and further lines as further settings.
     plain = len(parsed) == 1 and isinstance(parsed["value"], str | int | float | list | dict)
     return parsed["value"] if plain else text

@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from densekd.checks import escape_controls as escape_controls
 from densekd.training.callbacks import forward_warnings
 
 # Without a terminal, progress is printed as lines, at most one in this time.
@@ -41,11 +42,6 @@ def safe(name: str | Path) -> str:
     """A name, escaped if it has characters that a terminal can't show."""
     text = str(name)
     return text if text.isprintable() else repr(text)
-
-
-def escape_controls(text: str) -> str:
-    """A sentence in which characters that could control a terminal are escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def number(value: float) -> str:

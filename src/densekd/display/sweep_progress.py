@@ -12,7 +12,7 @@ from densekd.display import output
 from densekd.display.interrupts import Interrupts
 from densekd.display.progress import Bars, Display
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
-from densekd.runs.record import read_result
+from densekd.runs.stored import read_result
 from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import cell_of

@@ -13,19 +13,17 @@
 import errno
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
 from densekd.config.settings_tree import digest
-from densekd.files import remove_leftovers, sync_folder
+from densekd.files import ASIDE, remove_leftovers, set_aside, sync_folder
 from densekd.model.pointer import (
     Pointer,
     read_pointer,
@@ -208,19 +206,12 @@ class Store:
 
     def set_aside(self, *places: Path) -> Path:
         """Move files or folders to where nothing reads them, and say where that is."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
-        aside = self.aside / f"{now}.{secrets.token_hex(2)}"
-        for place in places:
-            other = aside / place.relative_to(self.folder)
-            other.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(place, other)
-            sync_folder(place.parent)
-        return aside
+        return set_aside(self.folder, *places)
 
     @property
     def aside(self) -> Path:
         """The folder of what was set aside."""
-        return self.folder / "set-aside"
+        return self.folder / ASIDE
 
     def _clear(self, place: Path, prepared: Path) -> None:
         """Make room for a step: what the same update left is replaced, anything else kept."""

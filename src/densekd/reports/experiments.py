@@ -10,9 +10,10 @@ from typing import Any
 from densekd.config.settings_tree import INERT_KEYS, flat, merge, nested
 from densekd.reports.groups import Group
 from densekd.reports.labels import shortened_schedule
-from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, read_json
+from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord
 from densekd.reports.statistics import Summary, gaps, group_by
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
+from densekd.runs.stored import load_sweep
 from densekd.sweeps.experiment_file import (
     Experiment,
     distinct,
@@ -90,8 +91,8 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
 
     A failure is left out if its point was finished later.
     """
-    experiment = read_experiment(folder / "experiment.toml")
-    record = read_json(folder / "runs.json")
+    experiment = read_experiment(folder / "experiment.toml", sealed=True)
+    record = load_sweep(folder)
     given = flat(record.get("settings") or {})
     changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
     known = {run.folder.name: run for run in found.every}

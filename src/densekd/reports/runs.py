@@ -1,6 +1,6 @@
 """Read runs, compressions and sweeps from their folders."""
 
-import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from densekd.config.settings_tree import flat, read_toml
+from densekd.files import DamagedFile
 from densekd.reports.labels import FlatSettings, Protocol, shortened_schedule
+from densekd.runs.stored import (
+    CONFIG,
+    check_links,
+    check_steps,
+    load_flatness,
+    load_sweep,
+    read_result,
+)
+from densekd.shapes import is_tree
+
+logger = logging.getLogger(__name__)
 
 AVERAGE = "average_incremental_accuracy"
 # Measures of the last step rather than of the whole result.
@@ -157,7 +169,7 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
         if (place / "experiment.toml").is_file():
             sweeps.append(place)
             # The run folders of a sweep are beside the folder of all sweeps.
-            jobs = read_json(place / "runs.json")["runs"]
+            jobs = load_sweep(place)["runs"]
             inside += [place.parent.parent / Path(job["folder"]).name for job in jobs]
         names = ("result.json", "config.toml")
         folders += [path for path in inside if any((path / name).is_file() for name in names)]
@@ -171,37 +183,45 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
     return FoundRuns(runs, compressions, tuple(dict.fromkeys(path.resolve() for path in sweeps)))
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The content of a JSON file; a ValueError if it is damaged."""
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} can't be read ({error}); was it cut off?") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} doesn't hold an object; was it changed?")
-    return content
-
-
 def _read(folder: Path) -> RunRecord | CompressionRun | None:
     """A run or a compression; None for an unfinished compression."""
-    try:
-        result = read_json(folder / "result.json")
-    except ValueError:  # not finished, or damaged, so that the run will write it again
-        result = {}
-    if result.get("kind") == "compression":
+    check_links(folder)
+    result = read_result(folder)
+    if result is not None and result.get("kind") == "compression":
         return CompressionRun(folder, result)
-    file = folder / "flatness.json"
-    flatness = read_json(file) if file.is_file() else None
-    if "steps" in result and "config" in result:
+    flatness = _flatness(folder)
+    if result is not None:
         return RunRecord(folder, result["config"], result["steps"], result, flatness)
+    file = folder / "config.toml"
     try:
-        config = read_toml(folder / "config.toml")
-    except ValueError:
+        config = read_toml(file, sealed=True)
+        if not (is_tree(config) and CONFIG(config)):
+            raise DamagedFile(f"{file} doesn't have the settings of a run.")
+        return RunRecord(folder, config, _steps(folder), None, flatness)
+    except ValueError as error:
+        if file.exists():
+            logger.warning("%s The run is left out.", error)
         return None
-    if "method" not in config:
+
+
+def _flatness(folder: Path) -> dict[str, Any] | None:
+    try:
+        return load_flatness(folder)
+    except FileNotFoundError:
         return None
+    except DamagedFile as error:
+        logger.warning("%s It is left out; `densekd flatness` measures it again.", error)
+        return None
+
+
+def _steps(folder: Path) -> Sequence[dict[str, Any]]:
+    """What an unfinished run has recorded so far."""
+    # Imported here because it imports PyTorch, which finished runs don't need.
     from densekd.training.checkpoint import Checkpoints
 
     state = Checkpoints(folder / "learner").newest()
-    steps = [] if state is None else state.facts["steps"]
-    return RunRecord(folder, config, steps, None, flatness)
+    if state is None:
+        return []
+    steps: Sequence[dict[str, Any]] = state.facts.get("steps", ())
+    check_steps(folder / "learner", steps)
+    return steps

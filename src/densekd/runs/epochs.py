@@ -1,6 +1,6 @@
 """What is written while a run trains: ``epochs.jsonl``, and events for TensorBoard."""
 
-import json
+import logging
 import math
 import os
 from collections.abc import Mapping
@@ -9,16 +9,28 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densekd.files import to_json
+from densekd.files import (
+    DamagedFile,
+    read_regular_file,
+    read_sealed_json,
+    read_sealed_line,
+    sealed_line,
+)
 from densekd.methods.method import Method
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
+from densekd.shapes import is_count, is_measure, record, table_of
 from densekd.training.callbacks import TrainingProgress
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 EPOCHS_FILE = "epochs.jsonl"  # one JSON object per line
+_MOST_BYTES = 256 << 20
+_EARLIER = record({"epoch": is_count, "losses": table_of(is_measure)})
+_EPOCH = record({"step": is_count, "epoch": is_count, "losses": table_of(is_measure)})
+
+logger = logging.getLogger(__name__)
 
 
 class EpochLog(RunObserver):
@@ -45,7 +57,7 @@ class EpochLog(RunObserver):
             "images_per_second": report.images_per_second,
             "losses": dict(report.losses),
         }
-        line = json.dumps(json.loads(to_json(facts))).encode()  # without NaN
+        line = sealed_line(facts)
         for folder in self.folders:
             _append(folder / EPOCHS_FILE, line)
 
@@ -63,18 +75,35 @@ def _epoch_step(method: Method, report: TrainingProgress) -> int:
 def read_epochs(folder: Path) -> list[dict[str, Any]]:
     """Read the epochs in a folder in training order, each once; empty if there are none.
 
-    Compressions begun before there was an ``epochs.jsonl`` have an ``epochs.json``.
+    Compressions begun before there was an ``epochs.jsonl`` have an ``epochs.json``. Logs a warning
+    if lines were changed; they are left out.
     """
     found: dict[int, dict[str, Any]] = {}
-    with suppress(FileNotFoundError, ValueError):
-        earlier = json.loads((folder / "epochs.json").read_text("utf-8"))
-        found |= {entry["epoch"]: entry for entry in earlier.values()}
-    with suppress(FileNotFoundError):
-        for line in (folder / EPOCHS_FILE).read_bytes().splitlines():
-            with suppress(ValueError):  # a killed process may leave half a line
-                entry = json.loads(line)
-                found[entry["step"]] = entry
+    with suppress(FileNotFoundError, DamagedFile):
+        earlier = read_sealed_json(folder / "epochs.json", unsealed=True).values()
+        found |= {entry["epoch"]: entry for entry in earlier if _EARLIER(entry)}
+    epochs, damaged = epoch_lines(folder)
+    if damaged is not None:
+        logger.warning("%s It is left out of the losses.", damaged)
+    found |= {entry["step"]: entry for entry in epochs}
     return [found[step] for step in sorted(found)]
+
+
+def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """The intact lines of a folder's ``epochs.jsonl``, and a sentence on damaged ones, if any."""
+    file = folder / EPOCHS_FILE
+    try:
+        content = read_regular_file(file, _MOST_BYTES)
+    except FileNotFoundError:
+        return [], None
+    except DamagedFile as error:
+        return [], str(error)
+    # A killed process may leave half a line at the end.
+    lines = [read_sealed_line(line) for line in content.split(b"\n")[:-1]]
+    known = [line for line in lines if _EPOCH(line)]
+    wrong = [number for number, line in enumerate(lines, 1) if not _EPOCH(line)]
+    problem = f"{file} is damaged: line {wrong[0]} isn't what was saved." if wrong else None
+    return known, problem
 
 
 def tensorboard_installed() -> bool:
@@ -134,9 +163,12 @@ class TensorBoardWriter(RunObserver):
 
 def _append(file: Path, line: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a+b") as stream:
-        if stream.tell():
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":  # a killed process left half a line
-                line = b"\n" + line
+    # A link could lead to any file of this computer.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(file, flags, 0o666), "r+b") as stream:
+        if size := stream.seek(0, os.SEEK_END):
+            stream.seek(size - 1)
+            if stream.read(1) != b"\n":  # a killed process, or a full disk, left half a line
+                stream.seek(0)
+                stream.truncate(stream.read().rfind(b"\n") + 1)
         stream.write(line + b"\n")

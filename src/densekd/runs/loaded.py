@@ -13,8 +13,10 @@ from densekd.data.scenario import Scenario
 from densekd.metrics import Matrix
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.predictions import Predictions, load_predictions
-from densekd.runs.record import StepRecord, read_result
+from densekd.runs.record import StepRecord
+from densekd.runs.stored import load_result
 from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.engine import has_accelerator
 from densekd.training.evaluate import Evaluation
 from densekd.training.learner import Learner
 
@@ -35,7 +37,10 @@ class LoadedRun:
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The content of ``result.json``; None if the run is unfinished."""
-        return read_result(self.folder)
+        try:
+            return load_result(self.folder)
+        except FileNotFoundError:
+            return None
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -70,7 +75,11 @@ class LoadedRun:
         """The learner after a step, by default the newest, on one device."""
         state = self._newest if step is None else self.state(step)
         load_trusted(self.config, self.folder, self.trust_code)
-        engine = make_engine(replace(self.config, engine=self.config.engine.alone()))
+        chosen = self.config.engine.accelerator
+        # The run may have been made on another computer.
+        there = chosen if has_accelerator(chosen) else "auto"
+        alone = replace(self.config.engine.alone(), accelerator=there)
+        engine = make_engine(replace(self.config, engine=alone))
         images = state.facts.get("images") or self._images()
         mean, std, size = (images[name] and tuple(images[name]) for name in ("mean", "std", "size"))
         learner = make_learner(self.config, (mean, std), engine, size)

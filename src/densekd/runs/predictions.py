@@ -4,14 +4,17 @@ The arrays of a file are those of `Predictions`. NumPy reads them without pickle
 """
 
 import io
+import math
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densekd.files import write_atomically
+from densekd.files import DamagedFile, read_sealed_zip, write_sealed_zip
+
+_MOST_BYTES = 4 << 30
 
 
 class Predictions(NamedTuple):
@@ -32,7 +35,7 @@ def save_predictions(folder: Path, step: int, predictions: Predictions) -> None:
     """Write the predictions of a step of the run in ``folder``, atomically."""
     content = io.BytesIO()
     np.savez(content, **predictions._asdict())
-    write_atomically(predictions_file(folder, step), content.getvalue())
+    write_sealed_zip(predictions_file(folder, step), content.getvalue())
 
 
 def load_predictions(folder: Path, step: int) -> Predictions:
@@ -42,15 +45,49 @@ def load_predictions(folder: Path, step: int) -> Predictions:
         ValueError: they were not kept, or the file is damaged.
     """
     file = predictions_file(folder, step)
-    if not file.is_file():
+    try:
+        return read_predictions(file)
+    except FileNotFoundError:
         raise ValueError(
             f"{folder} has no predictions of step {step}; a run with --keep-steps writes them."
-        )
+        ) from None
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Read a file that `save_predictions` wrote; raises `DamagedFile` if it was changed."""
+    content = read_sealed_zip(file, _MOST_BYTES)
     try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return Predictions(*(arrays[name] for name in Predictions._fields))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{file} can't be read as predictions ({error}).") from None
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            arrays = [_read_array(archive, name) for name in Predictions._fields]
+        read = Predictions(*arrays)
+        images, classes = len(read.labels), len(read.classes)
+        shapes = [array.shape for array in read]
+        if shapes != [(images,), (images,), (images, classes), (classes,)]:
+            raise ValueError(f"arrays of the shapes {shapes}")
+    except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise DamagedFile(f"{file} can't be read as predictions ({error}).") from None
+    return read
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of an ``npz``; NumPy would first allocate whatever its header asks for."""
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    stream = io.BytesIO(archive.read(entry))
+    npy = np.lib.format
+    read_header = {
+        (1, 0): npy.read_array_header_1_0,
+        (2, 0): npy.read_array_header_2_0,
+    }.get(npy.read_magic(stream))
+    if read_header is None:
+        raise ValueError(f"{name} is in another format")
+    shape, _, dtype = read_header(stream)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():
+        raise ValueError(f"{name} isn't as long as it says")
+    stream.seek(0)
+    array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+    return array
 
 
 def predictions_file(folder: Path, step: int) -> Path:

@@ -1,7 +1,6 @@
 """The record of a run: accuracies after each task, and how they were computed."""
 
 import functools
-import json
 import math
 import os
 import platform
@@ -18,7 +17,8 @@ import torch
 import densekd
 from densekd import metrics
 from densekd.data.scenario import Task
-from densekd.files import write_json
+from densekd.files import write_sealed_json
+from densekd.runs.stored import RESULT_FILE, load_result
 from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation
 from densekd.training.learner import Learned, Learner
@@ -141,18 +141,9 @@ def store_result(
         "folder": str(folder),
     }
     if engine.first:
-        write_json(folder / "result.json", result)
+        write_sealed_json(folder / RESULT_FILE, result)
     engine.broadcast(True)  # other ranks wait until the file is there
-    return read_result(folder) or result
-
-
-def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read a folder's ``result.json``; None if it is missing or damaged."""
-    try:
-        result: dict[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    return result
+    return load_result(folder)
 
 
 def versions() -> dict[str, str]:

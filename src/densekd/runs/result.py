@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.runs.record import StepRecord, read_result
+from densekd.runs.record import StepRecord
+from densekd.runs.stored import load_result
 
 _COLUMNS = {
     "all %": "accuracy",
@@ -39,10 +40,10 @@ class Result(Mapping[str, Any]):
     @classmethod
     def open(cls, folder: Path | str) -> "Result":
         """Read the result of the run in a folder; runs no code that the folder may have."""
-        record = read_result(Path(folder))
-        if record is None:
-            raise ValueError(f"{folder} has no result.json; repeat its run to finish it.")
-        return cls(record, folder)
+        try:
+            return cls(load_result(Path(folder)), folder)
+        except FileNotFoundError:
+            raise ValueError(f"{folder} has no result.json; repeat its run to finish it.") from None
 
     @property
     def record(self) -> dict[str, Any]:

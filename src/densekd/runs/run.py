@@ -23,7 +23,7 @@ from densekd.config.schema import (
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits
 from densekd.data.scenario import Task
-from densekd.files import write_atomically
+from densekd.files import remove_leftovers, write_atomically, write_sealed_text
 from densekd.methods.registry import baseline_of, split_name, what_kd_does
 from densekd.parts import explain_errors, is_reference, load_files, short_name
 from densekd.runs.branch import branched_state, copy_predictions
@@ -39,8 +39,9 @@ from densekd.runs.ranks import (
     check_same_images,
     ending_together,
 )
-from densekd.runs.record import StepRecord, commit, read_result, result_of, store_result
+from densekd.runs.record import StepRecord, commit, result_of, store_result
 from densekd.runs.shared import SharedTraining
+from densekd.runs.stored import check_links, read_result
 from densekd.training.callbacks import stoppable
 from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
@@ -98,6 +99,9 @@ def in_folder(
         check_same_command(engine, config, code)
         with exclusive(folder, engine), explain_errors():
             check_same_folder(engine, folder / "lock")
+            check_links(folder)
+            if engine.first:
+                remove_leftovers(folder)
             check_code(folder, code)
             finished = read_result(folder)
             if finished is not None:
@@ -118,8 +122,13 @@ def _restore(learner: Learner, learned: Checkpoints) -> State | None:
 
 def _kept_before(folder: Path) -> bool:
     """Whether the run in a folder was begun with ``keep_steps``; then it goes on with it."""
-    file = folder / "config.toml"
-    return file.is_file() and read_config(folder).keep_steps
+    if not (folder / "config.toml").is_file():
+        return False
+    try:
+        return read_config(folder).keep_steps
+    except ValueError as error:
+        logger.warning("%s It is written again.", error)
+        return (folder / "predictions").is_dir()
 
 
 def _warn_of_network(config: Config) -> None:
@@ -163,9 +172,8 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         self._resume()
         if self.engine.first:
-            write_atomically(
-                self.folder / "config.toml", as_toml(replace(self.config, keep_steps=self.keep))
-            )
+            settings = as_toml(replace(self.config, keep_steps=self.keep))
+            write_sealed_text(self.folder / "config.toml", settings)
             _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)

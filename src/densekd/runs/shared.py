@@ -9,10 +9,11 @@ from typing import Any
 
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import Split, fingerprint
-from densekd.files import to_json, write_json
+from densekd.files import read_sealed_json, remove_leftovers, to_json, write_sealed_json
 from densekd.runs.locks import wait
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import versions
+from densekd.runs.stored import check_links
 from densekd.training.engine import Engine
 
 logger = logging.getLogger(__name__)
@@ -51,22 +52,26 @@ class SharedTraining:
         for it, such as base.
         """
         with wait(self.folder, self.engine, observer):
+            check_links(self.folder)
+            if self.engine.first:
+                remove_leftovers(self.folder)
             if not self.trained and self.engine.first:
                 self._explain_training_again(what)
             yield self.folder
             if not self.trained and self.engine.first:
-                write_json(self.folder / _FILE, self.facts)
+                write_sealed_json(self.folder / _FILE, self.facts)
 
     def _explain_training_again(self, what: str) -> None:
         """Say so if only the number of threads, the precision or the like is different."""
         mine = json.loads(to_json(self.facts))
         for file in sorted(self.folder.parent.glob(f"*/{_FILE}")):
             try:
-                other = json.loads(file.read_bytes())
+                other = read_sealed_json(file, unsealed=True)
             except (OSError, ValueError):
                 continue
-            if {**other, "engine": None} == {**mine, "engine": None}:
-                pairs = [(k, other["engine"].get(k), v) for k, v in mine["engine"].items()]
+            engine = other.get("engine")
+            if isinstance(engine, dict) and {**other, "engine": None} == {**mine, "engine": None}:
+                pairs = [(k, engine.get(k), v) for k, v in mine["engine"].items()]
                 theirs = ", ".join(f"{k} = {old}" for k, old, new in pairs if old != new)
                 ours = ", ".join(f"{k} = {new}" for k, old, new in pairs if old != new)
                 logger.warning(

@@ -131,13 +131,15 @@ class Experiment:
         return dataclasses.replace(self, grid=grid)
 
 
-def read_experiment(file: Path) -> Experiment:
+def read_experiment(file: Path, *, sealed: bool = False) -> Experiment:
     """Read an experiment from a TOML file as described in docs/sweeps.md.
+
+    With ``sealed``, it is the copy that a sweep keeps in its folder.
 
     Raises:
         ValueError: one sentence that names the file, the key and its valid values.
     """
-    tree = read_toml(file)
+    tree = read_toml(file, sealed=sealed)
     # A sweep keeps a copy in a folder that has the experiment's name.
     name = file.absolute().parent.name if file.name == "experiment.toml" else file.stem
     try:

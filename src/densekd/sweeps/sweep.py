@@ -5,24 +5,31 @@ proposes, and those that learn all tasks with the picked values.
 """
 
 import dataclasses
-import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from densekd.config.settings_tree import plain
-from densekd.files import write_atomically, write_json
+from densekd.files import (
+    DamagedFile,
+    remove_leftovers,
+    write_atomically,
+    write_sealed_json,
+    write_sealed_text,
+)
 from densekd.jobs.events import JobDone, JobEnd, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.runs.locks import exclusive
-from densekd.runs.record import read_result
+from densekd.runs.stored import load_sweep, read_result
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import FIRST_TASKS, Pick, Trial, cell_of, pick_best
 
 PRUNED = "its accuracy on validation images was below the median of other trials."
+logger = logging.getLogger(__name__)
 JobState = Literal["waiting", "running", "finished", "failed", "pruned"]
 
 
@@ -32,9 +39,7 @@ class SweepRecord:
     def __init__(self, sweep: SweepPlan, finished: Callable[[SweepJob], bool]) -> None:
         self.sweep = sweep
         self.file = sweep.folder / "runs.json"
-        before: dict[str, Any] = {}
-        with suppress(FileNotFoundError, ValueError):
-            before = json.loads(self.file.read_text("utf-8"))
+        before = _read_before(sweep.folder)
         self._others = {entry["folder"]: entry for entry in before.get("runs", [])}
         self._entries: dict[int, dict[str, Any]] = {}
         self._finished = finished
@@ -113,7 +118,7 @@ class SweepRecord:
 
     def write(self) -> None:
         """Write the file."""
-        write_json(self.file, self.content())
+        write_sealed_json(self.file, self.content())
 
     def content(self) -> dict[str, Any]:
         """The content of the file; ``seconds`` is wall-clock time over all calls."""
@@ -138,6 +143,17 @@ class SweepRecord:
         return self._entries[self.sweep.jobs.index(job)]
 
 
+def _read_before(folder: Path) -> dict[str, Any]:
+    """What earlier calls recorded; nothing if it is damaged, since runs tell their own state."""
+    try:
+        return load_sweep(folder)
+    except FileNotFoundError:
+        return {}
+    except DamagedFile as error:
+        logger.warning("%s It is written again from the folders of its runs.", error)
+        return {}
+
+
 def validation_of(job: SweepJob) -> float | None:
     """The average incremental accuracy of a finished run on validation images."""
     held = (read_result(job.folder) or {}).get("validation") or {}
@@ -154,13 +170,22 @@ def sweep_folder(sweep: SweepPlan, text: str) -> Iterator[None]:
     """
     file = sweep.folder / "experiment.toml"
     with exclusive(sweep.folder):
-        if file.exists() and read_experiment(file).settings != sweep.experiment.settings:
+        remove_leftovers(sweep.folder)
+        same = not file.exists() or _settings_of(file) == sweep.experiment.settings
+        if not same:
             raise ValueError(
                 f"{file} has other settings than {sweep.experiment.name} has now, and one table "
                 "can't show both; rename the experiment, or give another --out."
             )
-        write_atomically(file, text)
+        write_sealed_text(file, text)
         yield
+
+
+def _settings_of(file: Path) -> Mapping[str, Any]:
+    try:
+        return read_experiment(file, sealed=True).settings
+    except DamagedFile as error:
+        raise ValueError(f"{error} `densekd check {file.parent} --repair` sets it aside.") from None
 
 
 class JobQueue:

@@ -13,8 +13,9 @@ from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress
 from densekd.jobs.local import LocalPool, cores, threads_each
 from densekd.runs.observer import RunObserver
-from densekd.runs.record import StepRecord, read_result
+from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config
+from densekd.runs.stored import read_result
 from densekd.sweeps.jobs import SweepJob
 from densekd.sweeps.ray import RayPool
 from densekd.training.callbacks import TrainingProgress, stoppable

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from densekd.files import write_json
+from densekd.files import read_sealed_text, write_sealed_text
 from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.reports.groups import group_runs
 from densekd.reports.runs import find_runs
 from densekd.reports.statistics import Summary
 from densekd.reports.tables import Cell, Table
 
-from support.run_folders import write_run, write_sweep
+from support.run_folders import rewrite, write_run, write_sweep
 
 DISTILLATIONS = """
 title = "Distillations"
@@ -56,6 +56,11 @@ columns = "student"
 [paper.accuracy]
 kd = [75.16]
 """
+
+
+def append(file: Path, text: str) -> None:
+    """Add to the copy of an experiment file that a sweep keeps."""
+    write_sealed_text(file, read_sealed_text(file, 99999) + text)
 
 
 def average(folder: Path) -> float:
@@ -119,7 +124,7 @@ def test_a_rehearsal_says_so(tmp_path: Path) -> None:
     assert cells(table, 0)["schedule"] == "10 % of the epochs"
     record = json.loads((folder / "runs.json").read_text())
     record["settings"] = {"data": {"source": "cifar10", "dir": "x"}}
-    write_json(folder / "runs.json", record)
+    rewrite(folder / "runs.json", record)
     runs = find_runs([tmp_path])
     each = read_sweep(folder, runs)
     assert "10 % of the epochs, data.source cifar10;" in each.rehearsal
@@ -146,7 +151,7 @@ def test_the_paper_is_beside_runs_of_its_own_protocol_only(
 ) -> None:
     _, folder = distillations(tmp_path)
     record = json.loads((folder / "runs.json").read_text())
-    write_json(folder / "runs.json", {**record, "settings": changes})
+    rewrite(folder / "runs.json", {**record, "settings": changes})
     found = find_runs([tmp_path])
     each = read_sweep(folder, found)
     (table,) = experiment_tables(each, {})
@@ -160,15 +165,17 @@ def test_the_paper_is_beside_runs_of_its_own_protocol_only(
 
 def test_where_imagenet_is_does_not_matter(tmp_path: Path) -> None:
     _, folder = distillations(tmp_path)
-    with (folder / "experiment.toml").open("a") as file:
-        file.write('[settings]\ndata.source = "imagenet100:imagenet"\nscenario.order = 1993\n')
+    append(
+        folder / "experiment.toml",
+        '[settings]\ndata.source = "imagenet100:imagenet"\nscenario.order = 1993\n',
+    )
     record = json.loads((folder / "runs.json").read_text())
     for settings, compared in (
         ({"data": {"source": "imagenet100:/elsewhere"}}, True),
         ({"data": {"source": "imagenet:/elsewhere"}}, False),
         ({"scenario": {"order": 3}}, False),  # the file has an order
     ):
-        write_json(folder / "runs.json", {**record, "settings": settings})
+        rewrite(folder / "runs.json", {**record, "settings": settings})
         _, (table,) = read(tmp_path, folder)
         assert any("paper" in column.key for column in table.columns) == compared
 
@@ -200,7 +207,7 @@ def test_a_failure_that_a_later_success_replaced_is_gone(tmp_path: Path) -> None
     # It was run by another command since.
     record = json.loads((folder / "runs.json").read_text())
     record["runs"] = [{**record["runs"][1], "state": "failed", "reason": "the disk is full."}]
-    write_json(folder / "runs.json", record)
+    rewrite(folder / "runs.json", record)
     each, _ = read(tmp_path, folder)
     assert (each.progress, each.remarks) == ("1 of 1 runs finished", [])
 
@@ -210,7 +217,7 @@ def test_what_was_left_out_is_said_once_for_each_reason(tmp_path: Path) -> None:
     record = json.loads((folder / "runs.json").read_text())
     points = [{"method.name": name, "scenario.steps": 3} for name in ("gkd", "rdkd")]
     record["left_out"] = [{"point": point, "reason": "no classes."} for point in points]
-    write_json(folder / "runs.json", record)
+    rewrite(folder / "runs.json", record)
     each, _ = read(tmp_path, folder)
     assert each.remarks == ["Impossible, and left out: gkd steps=3, rdkd steps=3: no classes."]
 
@@ -294,8 +301,7 @@ def test_values_that_the_file_lacks_are_none_of_the_papers(tmp_path: Path) -> No
 
 def test_a_value_that_the_files_settings_have_is_the_papers(tmp_path: Path) -> None:
     _, folder = added(tmp_path, "memory.per_class", (5, 20))
-    with (folder / "experiment.toml").open("a") as file:
-        file.write("[settings]\nmemory.per_class = 20\n")
+    append(folder / "experiment.toml", "[settings]\nmemory.per_class = 20\n")
     _, (_, few, many) = read(tmp_path, folder)
     key = "steps_1_average_incremental_accuracy_paper"
     assert key not in cells(few, 0)
@@ -331,7 +337,7 @@ def test_compressions_have_tables_too(tmp_path: Path) -> None:
     result = {"kind": "compression", "method": "kd", "teacher": "a", "student": "resnet8"}
     folder = tmp_path / "compress-kd-1"
     facts = {"accuracy": 0.75, "epochs": [], "config": {"epochs": 3}}
-    write_json(folder / "result.json", {**result, **facts})
+    rewrite(folder / "result.json", {**result, **facts})
     point = {folder: {"method": "kd", "student": "resnet8"}}
     _, (table,) = read(tmp_path, write_sweep(tmp_path, "small", COMPRESSION, point))
     row = cells(table, 0)

@@ -4,13 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from densekd.files import write_json
 from densekd.reports.charts import Chart, draw_figures
 from densekd.reports.figures import charts, compression_charts, heat_maps
 from densekd.reports.groups import group_runs
 from densekd.reports.runs import find_runs
 
-from support.run_folders import write_run
+from support.run_folders import rewrite, write_run
 
 
 def drawn(out: Path) -> list[Chart]:
@@ -95,7 +94,7 @@ def test_flatness_is_a_mean_over_draws_and_runs(tmp_path: Path) -> None:
     for seed, values in losses.items():
         folder = write_run(tmp_path, f"seed={seed}")
         flat = {"sigmas": [0.0, 0.01], "draws": 2, "images": 9, "losses": values}
-        write_json(folder / "flatness.json", flat)
+        rewrite(folder / "flatness.json", flat)
     loss, rise = [chart for chart in drawn(tmp_path) if chart.section == "flatness"]
     assert [(p.x, p.y) for p in loss.series[0].points] == [(0.0, 2.0), (0.01, 4.5)]
     assert [(p.x, p.y) for p in rise.series[0].points] == [(0.0, 0.0), (0.01, 2.5)]
@@ -106,7 +105,7 @@ def test_compressions_have_their_losses(tmp_path: Path) -> None:
     epochs = [{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": 1.0}]
     for method in ("kd", "rdkd"):
         content = {**facts, "method": method, "epochs": epochs}
-        write_json(tmp_path / f"compress-{method}" / "result.json", content)
+        rewrite(tmp_path / f"compress-{method}" / "result.json", content)
     (chart,) = compression_charts(find_runs([tmp_path]).compressions)
     assert [series.method for series in chart.series] == ["kd", "rdkd"]
     assert [(p.x, p.y) for p in chart.series[0].points] == [(1, 2.0), (2, 1.0)]

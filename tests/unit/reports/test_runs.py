@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from densekd.files import write_json
 from densekd.reports.groups import Group, differences, group_runs
 from densekd.reports.runs import find_runs
 
-from support.run_folders import write_run
+from support.run_folders import rewrite, write_run
 
 AVERAGE = "average_incremental_accuracy"
 
@@ -59,7 +58,7 @@ def test_a_run_of_another_version_is_read_as_far_as_it_goes(tmp_path: Path) -> N
     result = json.loads((folder / "result.json").read_text())
     result["config"]["method"]["options"]["no_longer_there"] = 1
     del result["versions"]
-    write_json(folder / "result.json", result)
+    rewrite(folder / "result.json", result)
     (run,) = find_runs([folder]).runs
     assert run.replicate == ("7", "1993")
     assert run.measured(AVERAGE) == result[AVERAGE]
@@ -69,13 +68,13 @@ def test_settings_that_are_new_have_their_usual_value(tmp_path: Path) -> None:
     old, new = write_run(tmp_path, "seed=1"), write_run(tmp_path, "seed=2")
     result = json.loads((old / "result.json").read_text())
     del result["config"]["method"]["options"]["temperature"]
-    write_json(old / "result.json", result)
+    rewrite(old / "result.json", result)
     assert [run.folder for run in only(tmp_path).runs] == [old, new]
 
 
 def test_a_compression_is_no_run(tmp_path: Path) -> None:
     result = {"kind": "compression", "method": "kd", "teacher": "a", "student": "b", "epochs": []}
-    write_json(tmp_path / "compress-kd" / "result.json", {**result, "accuracy": 0.5})
+    rewrite(tmp_path / "compress-kd" / "result.json", {**result, "accuracy": 0.5})
     found = find_runs([tmp_path])
     assert found.runs == ()
     (each,) = found.compressions

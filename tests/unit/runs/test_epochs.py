@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from densekd.files import read_sealed_line
 from densekd.runs.epochs import EPOCHS_FILE, EpochLog, read_epochs
 from densekd.training.callbacks import TrainingProgress
 
@@ -26,7 +29,7 @@ def test_each_epoch_is_a_line_at_its_end(tmp_path: Path) -> None:
     log.report(report(2, "train", 2))
     log.report(report(3, "balance", 0))
     lines = (tmp_path / "run" / EPOCHS_FILE).read_text().splitlines()
-    assert json.loads(lines[3]) == {
+    assert read_sealed_line(lines[3].encode()) == {
         "task": 1,
         "phase": "balance",
         "epoch": 2,
@@ -37,7 +40,7 @@ def test_each_epoch_is_a_line_at_its_end(tmp_path: Path) -> None:
     }
     epochs = read_epochs(tmp_path / "run")
     assert [entry["step"] for entry in epochs] == [1, 4, 5, 9, 12, 18]
-    assert epochs == [json.loads(line) for line in lines] == read_epochs(tmp_path / "base")
+    assert epochs == read_epochs(tmp_path / "base")
 
 
 def test_a_torn_line_is_lost_and_a_repeated_epoch_counts_once(tmp_path: Path) -> None:
@@ -69,3 +72,40 @@ def test_epochs_of_earlier_compressions_are_read_too(tmp_path: Path) -> None:
     EpochLog(None, tmp_path).report(report(1, "train", 1))
     assert [entry["epoch"] for entry in read_epochs(tmp_path)] == [1, 2]
     assert read_epochs(tmp_path)[0] == earlier
+
+
+def test_a_changed_line_is_left_out_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, log = tmp_path / EPOCHS_FILE, EpochLog(TWO_PHASES, tmp_path)
+    for epoch in range(3):
+        log.report(report(0, "train", epoch, loss=1.0))
+    file.write_bytes(file.read_bytes().replace(b'"epoch": 2', b'"epoch": 7'))
+    assert [entry["epoch"] for entry in read_epochs(tmp_path)] == [1, 3]
+    assert "line 2" in caplog.text
+    assert str(file) in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "1", '{"step": []}', '{"step": 1, "losses": 3}', "[" * 9999]
+)
+def test_lines_of_other_kinds_are_left_out(text: str, tmp_path: Path) -> None:
+    (tmp_path / EPOCHS_FILE).write_text(text + "\n")
+    (tmp_path / "epochs.json").write_text(text)
+    assert read_epochs(tmp_path) == []
+
+
+def test_half_a_line_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "run" / EPOCHS_FILE
+    log = EpochLog(TWO_PHASES, file.parent)
+    log.report(report(0, "train", 0))
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"task": 0')
+    log.report(report(0, "train", 1))
+    assert file.read_bytes().startswith(whole)
+    assert file.read_bytes().count(b"\n") == 2
+    assert len(read_epochs(file.parent)) == 2
+    file.rename(tmp_path / "other")
+    file.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic"):
+        log.report(report(0, "train", 2))

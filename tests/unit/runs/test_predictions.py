@@ -36,7 +36,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     save_predictions(tmp_path, 1, MADE)
     file = predictions_file(tmp_path, 1)
     file.write_bytes(file.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"001\.npz can't be read"):
+    with pytest.raises(ValueError, match=r"001\.npz is damaged"):
         load_predictions(tmp_path, 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from densekd.config.schema import resolve
+from densekd.files import read_sealed_text
 from densekd.jobs.events import (
     JobChannel,
     JobDone,
@@ -370,7 +371,7 @@ def test_only_one_process_works_on_a_sweep(tmp_path: Path) -> None:
         sweep_folder(sweep, "second"),
     ):
         pass
-    assert (sweep.folder / "experiment.toml").read_text() == "first"
+    assert read_sealed_text(sweep.folder / "experiment.toml", 9999) == "first"
 
 
 def test_other_settings_do_not_go_into_the_same_table(tmp_path: Path) -> None:
@@ -388,4 +389,5 @@ def test_other_settings_do_not_go_into_the_same_table(tmp_path: Path) -> None:
             sweep_folder(sweep, text.format(2)),
         ):
             pass
-    assert (tmp_path / "sweeps" / "four" / "experiment.toml").read_text() == text.format(1)
+    file = tmp_path / "sweeps" / "four" / "experiment.toml"
+    assert read_sealed_text(file, 9999) == text.format(1)

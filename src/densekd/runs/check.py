@@ -1,0 +1,145 @@
+"""Check all files of a run, a compression or a sweep, and set aside those that can't be read."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from densekd.config.settings_tree import read_toml
+from densekd.files import (
+    DamagedFile,
+    read_sealed_json,
+    remove_leftovers,
+    sealed_line,
+    set_aside,
+    write_atomically,
+)
+from densekd.runs.epochs import EPOCHS_FILE, epoch_lines
+from densekd.runs.locks import exclusive
+from densekd.runs.predictions import read_predictions
+from densekd.runs.stored import (
+    FLATNESS_FILE,
+    RESULT_FILE,
+    SWEEP_FILE,
+    check_steps,
+    links_out,
+    load_flatness,
+    load_result,
+    load_sweep,
+)
+from densekd.training.checkpoint import load_state
+
+_SETTINGS = ("config.toml", "compression.toml", "experiment.toml")
+_RECORDS = ("trained.json", "code.json", "flatness-unfinished.json")
+_STATES = ("[0-9]*.json", "learner/*.json", "epochs/**/*.json", "student.json", "network.json")
+
+
+@dataclass(frozen=True)
+class RunCheck:
+    """What is right and wrong with the files of a run."""
+
+    problems: tuple[str, ...]  # a sentence each
+    unreadable: tuple[Path, ...]  # files
+    intact: int  # the number of files that can be read
+    # Missing as long as the run isn't finished; None for a sweep or a base, which have none.
+    result: Literal["intact", "damaged", "missing"] | None
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder is that of a run, a compression, a sweep, or a base that runs share."""
+    names = (*_SETTINGS, "trained.json", RESULT_FILE, "learner")
+    return any((folder / name).exists() for name in names)
+
+
+def check_run(folder: Path) -> RunCheck:
+    """Read every file of a run, a compression, a sweep, or a base that runs share.
+
+    Raises ValueError if it isn't the folder of one.
+    """
+    if not is_run_folder(folder):
+        raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
+    links = links_out(folder)
+    problems = [f"{link} is a link out of {folder}." for link in links]
+    unreadable, intact, damaged = list(links), 0, set[str]()
+    for part in _parts(folder):
+        if any(file in links or file.parent in links for file in part.files):
+            continue
+        try:
+            part.read()
+            intact += 1
+        except (ValueError, FileNotFoundError) as error:
+            problems.append(str(error))
+            unreadable += [file for file in part.files if file.exists()]
+            damaged.add(part.files[0].name)
+    result: Literal["intact", "damaged", "missing"] = "missing"
+    if (folder / RESULT_FILE).exists():
+        result = "damaged" if RESULT_FILE in damaged or folder / RESULT_FILE in links else "intact"
+    shared = any((folder / name).exists() for name in ("experiment.toml", "trained.json"))
+    return RunCheck(tuple(problems), tuple(unreadable), intact, None if shared else result)
+
+
+def repair_run(folder: Path) -> tuple[RunCheck, Path | None]:
+    """Move what can't be read to a dated folder in ``set-aside``, so that the run makes it again.
+
+    Nothing is deleted but temporary files of killed processes. Lines of ``epochs.jsonl`` that can
+    be read are kept.
+
+    Returns:
+        What was found before, and where it is now; None if nothing was moved.
+
+    Raises:
+        Busy: another process works in the folder.
+        ValueError: it isn't the folder of a run.
+    """
+    check_run(folder)  # raises before a lock is made where there is no run
+    with exclusive(folder):
+        remove_leftovers(folder)
+        found = check_run(folder)
+        if not found.unreadable:
+            return found, None
+        epochs = folder / EPOCHS_FILE
+        lines, _ = ([], None) if epochs.is_symlink() else epoch_lines(folder)
+        place = set_aside(folder, *found.unreadable)
+        if epochs in found.unreadable and lines:
+            write_atomically(epochs, b"".join(sealed_line(line) + b"\n" for line in lines))
+    return found, place
+
+
+class _Part(NamedTuple):
+    """What is read at once, raising ValueError if it is damaged, and its files."""
+
+    read: Callable[[], object]
+    files: list[Path]
+
+
+def _parts(folder: Path) -> Iterator[_Part]:
+    """All that there is in a folder."""
+    readers: dict[str, Callable[[Path], object]] = {
+        **dict.fromkeys(_SETTINGS, partial(read_toml, sealed=True)),
+        **dict.fromkeys(_RECORDS, partial(read_sealed_json, unsealed=True)),
+        RESULT_FILE: lambda file: load_result(file.parent),
+        FLATNESS_FILE: lambda file: load_flatness(file.parent),
+        SWEEP_FILE: lambda file: load_sweep(file.parent),
+        EPOCHS_FILE: _read_lines,
+        **{f"predictions/{x.name}": read_predictions for x in folder.glob("predictions/*.npz")},
+    }
+    for name, read in readers.items():
+        if (folder / name).exists():
+            yield _Part(partial(read, folder / name), [folder / name])
+    for file in sorted(file for pattern in _STATES for file in folder.glob(pattern)):
+        path = file.with_suffix("")
+        tensors = sorted(path.parent.glob(f"{path.name}-*.safetensors"))
+        yield _Part(partial(_load, path), [file, *tensors])
+
+
+def _load(path: Path) -> None:
+    state = load_state(path)
+    if path.parent.name == "learner":
+        check_steps(path, state.facts.get("steps"))
+
+
+def _read_lines(file: Path) -> None:
+    _, problem = epoch_lines(file.parent)
+    if problem is not None:
+        raise DamagedFile(problem)

@@ -1,0 +1,81 @@
+"""What JSON from a file must look like before anything relies on it.
+
+A shape is a function that says whether a value has it. Values of a file that someone else wrote may
+be of any type, of any depth and beyond any float.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Shape = Callable[[Any], bool]
+
+_LARGEST = sys.float_info.max
+_DEEPEST = 12  # levels of settings
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string."""
+    return isinstance(value, str)
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number of at least 0."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def is_real(value: Any) -> bool:
+    """Whether it is a number, neither NaN nor infinite nor beyond any float."""
+    return type(value) in (int, float) and abs(value) <= _LARGEST
+
+
+def is_measure(value: Any) -> bool:
+    """Whether it is a number, or None, which JSON has for NaN."""
+    return value is None or is_real(value)
+
+
+def is_tree(value: Any, levels: int = _DEEPEST) -> bool:
+    """Whether it is a table of settings: texts, numbers, lists and tables of such values."""
+    return isinstance(value, dict) and all(_is_setting(each, levels - 1) for each in value.values())
+
+
+def _is_setting(value: Any, levels: int) -> bool:
+    if isinstance(value, dict):
+        return levels > 0 and is_tree(value, levels)
+    if isinstance(value, list):
+        return levels > 0 and all(_is_setting(each, levels - 1) for each in value)
+    return isinstance(value, str | bool) or is_measure(value)
+
+
+def optional(shape: Shape) -> Shape:
+    """The shape, or None."""
+    return lambda value: value is None or shape(value)
+
+
+def list_of(shape: Shape, least: int = 0) -> Shape:
+    """A list whose items all have a shape, with at least so many of them."""
+    return lambda value: isinstance(value, list) and len(value) >= least and all(map(shape, value))
+
+
+def table_of(shape: Shape) -> Shape:
+    """A table with any names, whose values all have a shape."""
+    return lambda value: isinstance(value, dict) and all(map(shape, value.values()))
+
+
+def record(needed: Mapping[str, Shape], more: Mapping[str, Shape] | None = None) -> Shape:
+    """A table that has all the ``needed`` entries; those in ``more`` may be missing.
+
+    Entries of other names may be anything.
+    """
+    return lambda value: isinstance(value, dict) and wrong_entry(value, needed, more) is None
+
+
+def wrong_entry(
+    value: Mapping[str, Any], needed: Mapping[str, Shape], more: Mapping[str, Shape] | None = None
+) -> str | None:
+    """The name of the first entry of a `record` that is missing or has another shape, if any."""
+    for name, shape in needed.items():
+        if name not in value or not shape(value[name]):
+            return name
+    wrong = (n for n, shape in (more or {}).items() if n in value and not shape(value[n]))
+    return next(wrong, None)
