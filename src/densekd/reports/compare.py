@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from densekd.checks import escape_controls
 from densekd.config.settings_tree import flat
 from densekd.files import write_atomically
 from densekd.reports.charts import Chart, Series, draw_figures
@@ -100,7 +101,7 @@ class Comparison(Sequence[Mapping[str, Any]]):
 
 def _texts(row: Mapping[str, Any]) -> list[str]:
     shares = ["-" if row[key] is None else f"{100 * row[key]:.1f}" for key in COMPARED]
-    return [row["run"], *shares, f"{row['minutes']:.1f}"]
+    return [escape_controls(row["run"]), *shares, f"{row['minutes']:.1f}"]
 
 
 def finished_runs(*folders: Path) -> list[tuple[str, RunRecord]]:

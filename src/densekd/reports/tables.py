@@ -3,10 +3,12 @@
 import csv
 import io
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from densekd.checks import escape_controls
 from densekd.reports.statistics import Summary, group_by
 
 # Percent, points and variance hold shares from 0 to 1, which are multiplied when shown.
@@ -23,7 +25,11 @@ _TEX = str.maketrans(
         **{_MINUS: "$-$", _NOTHING: "--", "\n": " "},
     }
 )
-_MARKDOWN = str.maketrans({**{sign: f"\\{sign}" for sign in "\\|<>*_`"}, "\n": " "})
+_HTML: dict[str, str | int | None] = {"<": "&lt;", ">": "&gt;"}
+_MARKDOWN = str.maketrans(
+    {**{sign: f"\\{sign}" for sign in "\\|*_`[]"}, **_HTML, "&": "&amp;", "\n": " "}
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula to compute
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,10 @@ class Table:
 
 
 def to_csv(table: Table) -> str:
-    """All digits: shares from 0 to 1, seconds, and standard deviations in columns of their own."""
+    """All digits: shares from 0 to 1, seconds, and standard deviations in columns of their own.
+
+    A text that a spreadsheet would compute, such as ``=1+1``, begins with an apostrophe.
+    """
     columns: list[list[Cell]] = []
     every = zip(*(row.cells for row in table.rows), strict=True)
     for column, cells in zip(table.columns, every, strict=True):
@@ -98,7 +107,8 @@ def to_csv(table: Table) -> str:
         if any(spread is not None for spread in spreads):
             columns.append([f"{column.key}_std", *spreads])
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(zip(*columns, strict=True))
+    lines = ([_csv(cell) for cell in line] for line in zip(*columns, strict=True))
+    csv.writer(stream, lineterminator="\n").writerows(lines)
     return stream.getvalue()
 
 
@@ -197,11 +207,26 @@ def _tex_row(texts: Iterable[str]) -> str:
 
 
 def _latex(text: str) -> str:
-    return text.translate(_TEX)
+    return escape_controls(text.translate(_TEX))
 
 
 def _markdown(text: str) -> str:
-    return text.translate(_MARKDOWN)
+    return escape_controls(text.translate(_MARKDOWN))
+
+
+def _csv(cell: str | float | Summary | None) -> str | float | Summary | None:
+    """A cell for CSV: numbers as they are, also those written as text; names as harmless text."""
+    if not isinstance(cell, str) or _is_number(cell):
+        return cell
+    text = escape_controls(cell.translate(str.maketrans(_HTML)))
+    return f"'{text}" if cell.lstrip(" ").startswith(_FORMULA) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text)) and text.isascii() and text.isprintable()
+    except ValueError:
+        return False
 
 
 def _without(items: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
