@@ -10,6 +10,7 @@ from densekd.compression.method import CompressionMethod, CompressionOptions, co
 from densekd.config.defaults import fit_schedules, kind_of
 from densekd.config.digests import digested_schedule, influential
 from densekd.config.schema import (
+    AnySeed,
     AugmentConfig,
     Count,
     DataConfig,
@@ -44,7 +45,7 @@ class CompressionConfig:
     train; the teacher's epochs shrink in proportion. None trains the full schedules.
     """
 
-    seed: int = 1993  # of all random numbers except the class order
+    seed: AnySeed = 1993  # of all random numbers except the class order
     epochs: Count | EpochShare | None = None
     method: CompressionMethod = "rdkd"
     teacher: str  # the name of the large network

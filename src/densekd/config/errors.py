@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -9,9 +10,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from pydantic import ValidationError
 
-from densekd.config.settings_tree import given
+from densekd.config.settings_tree import flat, given
 from densekd.methods.registry import BASELINES, baseline_of
 
+_LARGEST = 10**9  # of all numbers but seeds
+_LONGEST = 80  # characters of a value in a sentence
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -47,7 +50,24 @@ def error_sentence(error: ValidationError, tree: Mapping[str, Any], kind: type) 
         return f"{key}: {first['ctx']['error']}"
     *others, last = _choices(settings[key])
     expected = f"{', '.join(others)} or {last}" if others else last
-    return f"{key} must be {expected}, not {given(tree, *path)!r}."
+    return f"{key} must be {expected}, not {shorten(given(tree, *path))}."
+
+
+def check_sizes(tree: Mapping[str, Any]) -> None:
+    """Refuse numbers that no setting has, before anything allocates or computes with them."""
+    for key, value in flat(tree).items():
+        number = type(value) in (int, float) and key.rpartition(".")[2] not in ("seed", "order")
+        if number and _LARGEST < abs(value) < math.inf:
+            raise ValueError(f"{key} must be at most {_LARGEST:,}, not {shorten(value)}.")
+
+
+def shorten(value: object) -> str:
+    """A value as it is written in Python, cut off if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _settings(section: type, prefix: str = "") -> dict[str, Any]:

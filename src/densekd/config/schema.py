@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, T
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from densekd.config.defaults import default_settings
-from densekd.config.errors import error_sentence
+from densekd.config.errors import check_sizes, error_sentence
 from densekd.config.own_parts import with_references
 from densekd.config.settings_tree import (
     as_text,
@@ -48,10 +48,15 @@ Checked = TypeVar("Checked", bound="DataclassInstance")
 
 # In an error message, a description follows "must be".
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
+PixelCount = Annotated[int, Field(ge=1, le=4096, description="a whole number from 1 to 4096")]
+PaddingPixels = Annotated[int, Field(ge=0, le=256, description="a whole number from 0 to 256")]
+Processes = Annotated[int, Field(ge=1, le=1024, description="a whole number from 1 to 1024")]
+WorkerCount = Annotated[int, Field(ge=0, le=1024, description="a whole number from 0 to 1024")]
+AnySeed = Annotated[int, Field(ge=-(2**63), lt=2**64, description="a whole number of 64 bits")]
 Natural = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
 # The seeds of legacy NumPy.
 OrderSeed = Annotated[int, Field(ge=0, lt=2**32, description="a seed from 0 to 4294967295")]
-EpochShare = Annotated[float, Field(gt=0, description="a share above 0")]
+EpochShare = Annotated[float, Field(gt=0, le=1000, description="a share above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below 1")]
 MethodParams = Annotated[
     dict[str, bool | int | float | str],
@@ -75,7 +80,7 @@ class DataConfig:
 
     source: str = "digits"  # one of `densekd.data.sources.SOURCES`
     dir: Path | None = None  # the folder of downloaded data
-    image_size: Count | None = None
+    image_size: PixelCount | None = None
     classes_file: Path | None = None
     image_column: str | None = None
     label_column: str | None = None
@@ -116,7 +121,7 @@ class ScenarioConfig:
 class AugmentConfig:
     """The augmentation of training images; see `densekd.data.augment.Augment`."""
 
-    padding: Natural
+    padding: PaddingPixels
     flip: bool
     brightness: Share = 0.0
 
@@ -202,10 +207,10 @@ class EngineConfig:
     """The devices to train on; see `densekd.training.engine.Engine`."""
 
     accelerator: Accelerator = "auto"
-    devices: Count = 1  # of each machine
+    devices: Processes = 1  # of each machine
     precision: Precision = "auto"
-    workers: Natural = 0  # processes that decode images which don't fit into memory
-    nodes: Count = 1  # machines
+    workers: WorkerCount = 0  # processes that decode images which don't fit into memory
+    nodes: Processes = 1  # machines
     compile: Compile = "auto"
 
     @property
@@ -252,7 +257,7 @@ class Config:
     the test predictions of every step.
     """
 
-    seed: int = 1993
+    seed: AnySeed = 1993
     epochs: Count | EpochShare | None = None
     keep_steps: bool = False
     network: str
@@ -320,6 +325,7 @@ def checked(kind: type[Checked], tree: Mapping[str, Any]) -> Checked:
 
     Raises ValueError with one sentence that names the setting and what it may be.
     """
+    check_sizes(tree)
     try:
         # Strict JSON mode fits TOML: a list becomes a tuple and text a path, but "5" no number.
         made: Checked = _adapter(kind).validate_json(json.dumps(tree, default=as_text))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,8 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
         return PixelImages(_pixels(torch.from_numpy(np.ascontiguousarray(pictures))))
     if isinstance(pictures, str | Path | Image.Image):
         raise ValueError("This is one image; give a list of images, if only of one.")
+    if not isinstance(pictures, Iterable):
+        raise ValueError(f"Images must be an array or a list, not {pictures!r}.")
     return PixelImages(_decode(list(pictures), size))
 
 

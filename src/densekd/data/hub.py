@@ -62,10 +62,13 @@ def hub_dataset(
     image = _column(name, features, "image", columns["image"])
     label = _column(name, features, "label", columns["label"])
     classes, labels = _labels(parts, label)
-    tests = [part for part in ("test", "validation") if min(labels.get(part, [-1])) >= 0]
+    tests = [part for part in ("test", "validation") if max(labels.get(part, [-1])) >= 0]
     if not tests:
         logger.warning("%s has no test labels; a fifth of each class is for testing.", name)
-    rows = {part: _undecoded(parts[part], image) for part in ("train", *tests[:1])}
+    rows = {}
+    for part in ("train", *tests[:1]):
+        known, labels[part] = _labelled(f"{name}, {part}", parts[part], labels[part])
+        rows[part] = _undecoded(known, image)
     size = _first_size(rows["train"]) if image_size is None else (image_size, image_size)
     total, numbers = sum(map(len, rows.values())), itertools.count(1)
 
@@ -153,6 +156,16 @@ def _labels(parts: Mapping[str, Any], column: str) -> tuple[tuple[str, ...], dic
         names = tuple(map(str, values))
     number = {value: i for i, value in enumerate(values)}
     return names, {part: [number.get(value, -1) for value in own] for part, own in given.items()}
+
+
+def _labelled(what: str, rows: Any, labels: list[int]) -> tuple[Any, list[int]]:
+    """The rows with a known label, and their labels."""
+    kept = [i for i, label in enumerate(labels) if label >= 0]
+    if len(kept) == len(labels):
+        return rows, labels
+    missing = len(labels) - len(kept)
+    logger.warning("Left out %d images of %s, which have no known label.", missing, what)
+    return rows.select(kept), [labels[i] for i in kept]
 
 
 def _undecoded(rows: Any, column: str) -> Any:

@@ -35,7 +35,7 @@ class Quota:
     def __post_init__(self) -> None:
         if (self.per_class is None) == (self.total is None):
             raise ValueError("Give either per_class or total exemplars, and not both.")
-        if (self.per_class or self.total or 0) < 0:
+        if not 0 <= (self.per_class or self.total or 0) <= sys.maxsize:
             raise ValueError(f"Can't keep {self.per_class or self.total} exemplars.")
 
     def of(self, classes: int) -> int:

@@ -27,6 +27,7 @@ _LISTED_TASKS = 10
 # The same where weights differ between groups or the direction is the student's (4095 groups);
 # beyond, groups are drawn, by default this often per image.
 _WEIGHTED_TASKS = 12
+_MOST_DRAWS = 10_000
 _DRAWS_FOR_EVERY = 8
 
 logger = logging.getLogger(__name__)
@@ -109,8 +110,8 @@ class DenseDistillation(nn.Module):
         check_choice("direction", direction, get_args(Direction))
         check_choice("single", single, get_args(Single))
         check_temperature(temperature)
-        if draws is not None and (not isinstance(draws, int) or draws < 1):
-            raise ValueError(f"draws must be 1 or more, not {draws!r}.")
+        if draws is not None and (not isinstance(draws, int) or not 1 <= draws <= _MOST_DRAWS):
+            raise ValueError(f"draws must be from 1 to {_MOST_DRAWS:,}, not {draws!r}.")
         check_option("draws", draws is not None, groups, "random", "every")
         check_option("per_image", per_image, groups, "random")
         check_option("total", total is not None, groups, "each", "every")

@@ -34,8 +34,8 @@ class CcilOptions:
     heavy_augmentation: bool = False  # --aug: also Cutout and AutoAugment in the base task
 
     def __post_init__(self) -> None:
-        if self.generations < 0:
-            raise ValueError(f"generations must be 0 or more, not {self.generations}.")
+        if not 0 <= self.generations <= 100:
+            raise ValueError(f"generations must be from 0 to 100, not {self.generations}.")
         if not 0 <= self.mixup < math.inf:
             raise ValueError(f"mixup must be a number of at least 0, not {self.mixup}.")
 

@@ -10,6 +10,7 @@ from densekd.checks import check_choice
 
 Decay = Literal["cosine", "milestones", "constant"]
 Optimiser = Literal["sgd", "adamw"]
+_MOST = 10**9  # epochs, or images in a batch
 ADAMW_LR = 1e-3  # the usual learning rate of AdamW
 
 # A finish has few images, so it costs little, and it needs its number of steps however short the
@@ -44,7 +45,8 @@ class Schedule:
     def __post_init__(self) -> None:
         check_choice("decay", self.decay, get_args(Decay))
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
-        if self.epochs < 1 or self.batch_size < 1 or not 0 < self.lr < math.inf:
+        counts = 1 <= self.epochs <= _MOST and 1 <= self.batch_size <= _MOST
+        if not counts or not 0 < self.lr < math.inf:
             raise ValueError(
                 f"Can't train for {self.epochs} epochs at rate {self.lr} "
                 f"in batches of {self.batch_size}."

@@ -1,5 +1,6 @@
 """A backbone and a classifier that grows with every task."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -86,3 +87,16 @@ class Network(nn.Module):
         The exception is a `BiasClassifier`, which corrects only the newest classes.
         """
         self.classifier.grow(classes)
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load weights that a network learned; raises ValueError if they are those of another one."""
+    own = {name: x.shape for name, x in network.state_dict().items()}
+    given = {name: x.shape for name, x in weights.items()}
+    if own != given:
+        name = next(n for n in sorted(own | given) if own.get(n) != given.get(n))
+        raise ValueError(
+            f"What was learned doesn't fit this network: its weights {name!r} differ; give the "
+            "backbone that it was learned with."
+        )
+    network.load_state_dict(weights)

@@ -39,6 +39,10 @@ class Engine:
     ) -> None:
         check_choice("precision", precision, get_args(Precision))
         check_choice("compile", compile, get_args(Compile))
+        if not has_accelerator(accelerator):
+            raise ValueError(
+                f"This computer has no {accelerator} that PyTorch can use; choose auto or cpu."
+            )
         # `average_buffers` averages batch norm's running statistics once an epoch instead.
         ddp = DDPStrategy(forward_sync_buffers=False)
         strategy = "auto" if devices * nodes == 1 else ddp
@@ -179,6 +183,12 @@ def fast_precision(kind: str) -> Precision:
     if has_fast_bf16(kind):
         return "bf16"
     return "fp16" if kind == "cuda" else "32"
+
+
+def has_accelerator(kind: str) -> bool:
+    """Whether this computer has a kind of accelerator; others than ours are left to Fabric."""
+    has = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+    return kind not in has or bool(has[kind]())
 
 
 def has_fast_bf16(kind: str) -> bool:

@@ -39,6 +39,8 @@ def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], numbe
 
 def as_labels(labels: Iterable[Label], images: int) -> list[Label]:
     """Names and whole numbers; raises ValueError unless there is one for each of the images."""
+    if not isinstance(labels, Iterable):
+        raise ValueError(f"Labels must be a list with one for each image, not {labels!r}.")
     given = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
     if len(given) != images:
         raise ValueError(f"{images} images have {len(given)} labels; give one for each.")
@@ -46,4 +48,7 @@ def as_labels(labels: Iterable[Label], images: int) -> list[Label]:
     wrong = [label for label in given if not isinstance(label, str | int)]
     if wrong:
         raise ValueError(f"A label must be a name or a whole number, not {wrong[0]!r}.")
+    kinds = {type(label) for label in given}
+    if bool in kinds and len(kinds) > 1:
+        raise ValueError("Labels are either all true or false, or none is: True equals 1.")
     return given

@@ -19,7 +19,7 @@ from densekd.methods.defaults import kind_by_size
 from densekd.methods.method import DataKind, Method
 from densekd.nn.adapter import BackboneAdapter
 from densekd.nn.classifier import HEADS
-from densekd.nn.network import Backbone, Network
+from densekd.nn.network import Backbone, Network, load_weights
 from densekd.seeds import Seeds
 from densekd.training import inference
 from densekd.training.callbacks import Callback
@@ -274,7 +274,7 @@ class Learner:
         beyond the quota are dropped.
 
         Raises:
-            ValueError: another method learned it, or one that this method can't go on from.
+            ValueError: another method or backbone learned it, and this one can't go on from it.
         """
         if self.classes:
             raise ValueError("This learner has learned something; load into a new one.")
@@ -289,7 +289,7 @@ class Learner:
         for size in state.facts["sizes"]:
             self.network.grow(size)
         self.settings.engine.place(self.network)
-        self.network.load_state_dict(select_prefix(state.tensors, "network."))
+        load_weights(self.network, select_prefix(state.tensors, "network."))
         self.memory.load_state_dict(select_prefix(state.tensors, "memory."))
         if change_method:
             self.memory.shrink()

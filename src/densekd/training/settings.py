@@ -31,6 +31,7 @@ _PADDING = 8
 # A learner doesn't know its data when it is made; the first images decide the lambda of a
 # distillation. Learners that were saved before they did have that of small images.
 _KIND: DataKind = "small"
+_MOST_EPOCHS = 10**6
 
 
 class InferredAugment(Augment):
@@ -89,6 +90,17 @@ class Settings:
     image_size: int | None = None
     oversample_rare: bool = False
 
+    def __post_init__(self) -> None:
+        _check_number("seed", self.seed, -(2**63), 2**64)
+        _check_number("workers", self.workers, 0, 1024)
+        if self.image_size is not None:
+            _check_number("image_size", self.image_size, 1, 4096)
+
+
+def _check_number(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}.")
+
 
 @dataclass(frozen=True)
 class LearnerSpec:
@@ -99,6 +111,16 @@ class LearnerSpec:
     memory: ExemplarMemory | int
     settings: Settings
     epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {"method": (Method, str), "memory": (ExemplarMemory, int), "settings": (Settings,)}
+        for name, expected in kinds.items():
+            value = getattr(self, name)
+            if not isinstance(value, expected) or isinstance(value, bool):
+                words = " or ".join(kind.__name__ for kind in expected)
+                raise ValueError(f"{name} must be of the type {words}, not {value!r}.")
+        if self.epochs is not None:
+            _check_number("epochs", self.epochs, 1, _MOST_EPOCHS)
 
     def make_backbone(self) -> Backbone:
         """The backbone; a named one draws its weights from the seed."""
@@ -115,8 +137,6 @@ class LearnerSpec:
         known = method_defaults(self.method, _KIND)
         schedules = known.schedules
         if self.epochs is not None:
-            if self.epochs < 1:
-                raise ValueError(f"epochs must be a number of at least 1, not {self.epochs}.")
             schedules = schedules.scaled(self.epochs / schedules.base.epochs)
         options = DenseOptions(lambda_base=default_lambda(self.method, kind))
         return make_method(self.method, options, schedules, known.options)

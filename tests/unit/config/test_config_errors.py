@@ -49,13 +49,13 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"seed": "5"}, "seed must be a whole number, not '5'."),
-        ({"seed": True}, "seed must be a whole number, not True."),
-        ({"seed": 1.5}, "seed must be a whole number, not 1.5."),
-        ({"seed": None}, "seed must be a whole number, not None."),
+        ({"seed": "5"}, "seed must be a whole number of 64 bits, not '5'."),
+        ({"seed": True}, "seed must be a whole number of 64 bits, not True."),
+        ({"seed": 1.5}, "seed must be a whole number of 64 bits, not 1.5."),
+        ({"seed": None}, "seed must be a whole number of 64 bits, not None."),
         ({"network": 5}, "network must be text, not 5."),
         ({"augment": {"flip": 1}}, "augment.flip must be true or false, not 1."),
-        ({"augment": {"padding": -1}}, "augment.padding must be a whole number of at least 0, "),
+        ({"augment": {"padding": -1}}, "augment.padding must be a whole number from 0 to 256, not"),
         ({"augment": {"brightness": 1}}, "augment.brightness must be a number from 0 to below 1, "),
         (
             {"augment": {"brightness": -0.1}},
@@ -64,7 +64,10 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
         ({"data": {"source": None}}, "data.source must be text, not None."),
         ({"data": {"source": ["digits"]}}, "data.source must be text, not ['digits']."),
         ({"data": {"dir": 5}}, "data.dir must be a path or none, not 5."),
-        ({"data": {"image_size": 0}}, "data.image_size must be a whole number of at least 1 or no"),
+        (
+            {"data": {"image_size": 0}},
+            "data.image_size must be a whole number from 1 to 4096 or",
+        ),
         ({"data": {"per_class": 0}}, "data.per_class must be a whole number of at least 1 or none"),
         ({"scenario": {"steps": -1}}, "scenario.steps must be a whole number of at least 0 or "),
         ({"scenario": {"base": 0}}, "scenario.base must be a whole number of at least 1 or none"),
@@ -107,8 +110,14 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
             {"training": {"increment": {"lr": float("inf")}}},
             "training.increment.lr must be a number, not inf.",
         ),
-        ({"engine": {"devices": 0}}, "engine.devices must be a whole number of at least 1, not 0."),
-        ({"engine": {"workers": -1}}, "engine.workers must be a whole number of at least 0, not -"),
+        (
+            {"engine": {"devices": 0}},
+            "engine.devices must be a whole number from 1 to 1024, not",
+        ),
+        (
+            {"engine": {"workers": -1}},
+            "engine.workers must be a whole number from 0 to 1024, not",
+        ),
         (
             {"engine": {"precision": 16}},
             "engine.precision must be 'auto', '32', 'bf16' or 'fp16', n",

@@ -1,6 +1,5 @@
 """The parts of one's own that settings name, the record of their code, and consent."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from densekd.config.own_parts import check_code, load_trusted, own_references, w
 from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.sources import load
+from densekd.files import read_sealed_json
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
@@ -120,7 +120,7 @@ def test_the_code_of_a_folder_is_checked(tmp_path: Path) -> None:
     assert not (folder / "code.json").exists()
     check_code(folder, {"mine.py": "1"})  # nothing was recorded
     write_code(folder, {"mine.py": "1"})
-    assert json.loads((folder / "code.json").read_text()) == {"mine.py": "1"}
+    assert read_sealed_json(folder / "code.json") == {"mine.py": "1"}
     check_code(folder, {"mine.py": "1"})
     with pytest.raises(OwnPartError, match=r"mine.py has changed .* delete .*run, or choose"):
         check_code(folder, {"mine.py": "2"})

@@ -204,3 +204,26 @@ def test_a_preset_beside_full_schedules_is_read() -> None:
     assert resolve(tree) == made("method.name=icarl")
     tree["training"]["preset"] = "ccil"
     assert resolve(tree).schedules() == made("method.name=icarl").schedules()
+
+
+HUGE = str(10**20)
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        *(f"memory.{key}={HUGE}" for key in ("per_class", "total")),
+        *(f"training.base.{key}={HUGE}" for key in ("epochs", "batch_size", "lr", "weight_decay")),
+        *("training.base.lr=1e30", "training.base.clamp=1e30", "training.increment.momentum=1e30"),
+        *("augment.padding=100000", "data.image_size=0", "data.image_size=100000"),
+        *(f"engine.devices={HUGE}", "engine.workers=1000000", f"data.per_class={HUGE}"),
+        *(f"scenario.steps={HUGE}", "method.options.temperature=1e308", f"seed={10**30}"),
+        *("method.options.draws=999999", f"seed={'9' * 5000}", f"training.base.lr={'9' * 5000}"),
+        *(f"data.dir={'[' * 100_000}", f"{'a.' * 5000}b=1", "epochs=1e300x", f"epochs={HUGE}"),
+    ],
+    ids=lambda assignment: assignment[:40],
+)
+def test_what_nobody_means_is_refused_in_a_short_sentence(assignment: str) -> None:
+    with pytest.raises(ValueError, match=r"\.$") as caught:
+        made(assignment)
+    assert len(str(caught.value)) < 500

@@ -6,6 +6,7 @@ import pytest
 
 from densekd.config.schema import resolve
 from densekd.config.settings_tree import digest, merge, override, read_toml
+from densekd.files import write_sealed_text
 
 
 def test_later_trees_come_first() -> None:
@@ -100,3 +101,22 @@ def test_digests_stay_and_do_not_depend_on_the_order_of_keys() -> None:
     assert digest([1, 2]) != digest([2, 1])
     with pytest.raises(ValueError, match="not JSON compliant"):
         digest(float("nan"))
+
+
+def test_a_file_that_nobody_means_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("a = " + "[" * 200_000)
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_toml(path)
+    with pytest.raises(ValueError, match="more than"):
+        read_toml(Path("/dev/zero"))
+
+
+def test_settings_of_a_run_are_verified(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    write_sealed_text(path, "seed = 5\n")
+    assert read_toml(path, sealed=True) == read_toml(path) == {"seed": 5}
+    path.write_text(path.read_text().replace("= 5", "= 6"))
+    assert read_toml(path) == {"seed": 6}
+    with pytest.raises(ValueError, match=r"config\.toml is damaged"):
+        read_toml(path, sealed=True)

@@ -223,3 +223,14 @@ def test_progress_bars_are_off_while_loading_and_restored(
     assert capfd.readouterr() == ("", "")
     assert not datasets.are_progress_bars_disabled()
     assert torch.equal(dataset.train.labels, torch.tensor([0, 1, 2]))
+
+
+def test_an_image_without_a_known_label_is_left_out_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {"train": rows([0, -1, 2]), "test": rows([1, -1, 2], start=50)}
+    dataset = load_hub(saved(tmp_path / "set", **parts))
+    assert reds(dataset) == ([0, 2], [50, 52])
+    assert dataset.train.labels.tolist() == [0, 2]
+    assert dataset.test.labels.tolist() == [1, 2]
+    assert caplog.text.count("Left out 1 images") == 2

@@ -16,7 +16,13 @@ from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet
 from densekd.precision import Precision
 from densekd.training.callbacks import Callback, TrainingProgress
-from densekd.training.engine import Engine, all_finite, fast_precision, has_fast_bf16
+from densekd.training.engine import (
+    Engine,
+    all_finite,
+    fast_precision,
+    has_accelerator,
+    has_fast_bf16,
+)
 from densekd.training.learner import Learner, Settings
 
 from support.datasets import dataset
@@ -171,6 +177,14 @@ def test_all_finite_finds_a_single_nan_or_infinity() -> None:
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match="precision='16' is not one of 'auto', '32', 'bf16'"):
         Engine("cpu", precision="16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_an_accelerator_that_isnt_there_is_told(kind: str) -> None:
+    if has_accelerator(kind):
+        pytest.skip(f"this computer has {kind}")
+    with pytest.raises(ValueError, match=f"no {kind} .*choose auto or cpu"):
+        Engine(kind)
 
 
 class Losses(Callback):

@@ -78,3 +78,22 @@ def test_a_task_has_its_classes_in_the_order_of_their_labels() -> None:
     assert len(task.test) == 0
     with pytest.raises(ValueError, match="'a' was learned before"):
         as_task(as_images(X8), ["b", "a", "c", "d"], ["a"], 1)
+
+
+def test_truth_values_and_numbers_are_not_mixed() -> None:
+    images = as_images(X8)
+    with pytest.raises(ValueError, match="True equals 1"):
+        as_task(images, [True, 1, False, 0], (), 0)
+    assert as_task(images, [True, False, True, False], (), 0).classes == ("False", "True")
+
+
+@pytest.mark.parametrize("labels", [3, None])
+def test_labels_are_a_list(labels: Any) -> None:
+    with pytest.raises(ValueError, match="one for each image"):
+        as_task(as_images(X8), labels, (), 0)
+
+
+@pytest.mark.parametrize("images", [3, None])
+def test_images_are_a_list(images: Any) -> None:
+    with pytest.raises(ValueError, match="array or a list"):
+        as_images(images)
