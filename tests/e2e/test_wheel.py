@@ -35,8 +35,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The pip of this environment serves the other: making it one of its own takes seconds.
     call(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     scripts = folder / "venv" / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", scripts / "python", "install", "--quiet"]
-    call(*pip, "--no-deps", "--no-index", wheel, cwd=folder)
+    call(
+        *(sys.executable, "-m", "pip", "--python", scripts / "python", "install", "--quiet"),
+        *("--no-deps", "--no-index", wheel),
+        cwd=folder,
+    )
     (packages,) = folder.glob("venv/lib/*/site-packages")
     dependencies = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     (packages / "dependencies.pth").write_text("\n".join(dependencies))
