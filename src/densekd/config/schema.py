@@ -13,14 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from densekd.config.defaults import default_settings
 from densekd.config.errors import check_sizes, error_sentence
 from densekd.config.own_parts import with_references
-from densekd.config.settings_tree import (
-    as_text,
-    given,
-    merge,
-    plain,
-    toml_lines,
-    uniform,
-)
+from densekd.config.settings_tree import as_text, given, merge, plain, toml_lines, uniform
 from densekd.data import sources
 from densekd.data.memory import Quota, Selection
 from densekd.data.scenario import Task
