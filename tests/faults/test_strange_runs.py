@@ -86,7 +86,7 @@ def paths(value: Any, *before: str | int) -> Iterator[tuple[str | int, ...]]:
         yield from paths(item, *before, key)
 
 
-ODD = (
+ODD: tuple[Any, ...] = (
     None,
     True,
     -1,
@@ -107,7 +107,11 @@ def test_an_edited_accuracy_is_not_printed(run: Path) -> None:
     file = run / "result.json"
     before = load_result(run)[AVERAGE]
     file.write_text(file.read_text().replace(str(before), "0.98765", 1))
-    for command in (["compare", run.parent], ["report", run.parent, "--out", run.parent / "out"]):
+    commands: list[list[str | Path]] = [
+        ["compare", run.parent],
+        ["report", run.parent, "--out", run.parent / "out"],
+    ]
+    for command in commands:
         text = told(*command)
         assert "98.7" not in text
         assert f"{file} is damaged" in text.replace("\n", "")
@@ -208,7 +212,7 @@ def test_predictions_that_ask_for_more_than_there_is(tmp_path: Path) -> None:
             archive.writestr(f"{name}.npy", header.getvalue())
     with pytest.raises(ValueError, match="as long as it says"):
         load_predictions(tmp_path, 1)
-    np.savez_compressed(file, **dict.fromkeys(Predictions._fields, np.zeros(10**6)))
+    np.savez_compressed(file, labels=np.zeros(10**6))
     with pytest.raises(ValueError, match="compressed"):
         load_predictions(tmp_path, 1)
     np.savez(file, **{**own._asdict(), "labels": np.arange(3)})
@@ -221,5 +225,9 @@ def test_a_damaged_runs_json_says_what_to_do(run: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "experiment.toml").write_text("title = [")
     (folder / "runs.json").write_bytes(to_json({"runs": [{"folder": 3}]}))
-    for command in (["report", folder, "--out", run.parent / "out"], ["check", folder]):
+    commands: list[list[str | Path]] = [
+        ["report", folder, "--out", folder / "x"],
+        ["check", folder],
+    ]
+    for command in commands:
         assert "damaged" in told(*command)

@@ -90,6 +90,6 @@ def write_sweep(
         }
         for run, point in points.items()
     ]
-    record = {"scale": None, "settings": {}, "seconds": 9.0, "runs": runs}
+    record: dict[str, Any] = {"scale": None, "settings": {}, "seconds": 9.0, "runs": runs}
     write_sealed_json(folder / "runs.json", record)
     return folder

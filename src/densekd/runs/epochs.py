@@ -100,7 +100,7 @@ def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
         return [], str(error)
     # A killed process may leave half a line at the end.
     lines = [read_sealed_line(line) for line in content.split(b"\n")[:-1]]
-    known = [line for line in lines if _EPOCH(line)]
+    known = [line for line in lines if line is not None and _EPOCH(line)]
     wrong = [number for number, line in enumerate(lines, 1) if not _EPOCH(line)]
     problem = f"{file} is damaged: line {wrong[0]} isn't what was saved." if wrong else None
     return known, problem
