@@ -15,6 +15,16 @@ def failing(*folders: object) -> NoReturn:
     raise KeyError("\x1b[2J")
 
 
+@pytest.mark.parametrize(
+    "line", ["predict", "compare runs more", "compare --nothing", "serve x --port x", "data", "x"]
+)
+def test_an_error_in_the_command_line_is_foreseen(line: str) -> None:
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 2
+    assert "Usage: " in done.output
+    assert "should not happen" not in done.output
+
+
 def test_an_unforeseen_error_is_a_sentence_and_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "compare", failing)
     done = CliRunner().invoke(app, ["compare", "runs"])

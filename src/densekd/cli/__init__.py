@@ -6,7 +6,6 @@ import traceback
 from typing import Annotated, Any
 
 import typer
-from click import ClickException
 from typer.core import TyperGroup
 
 import densekd
@@ -31,6 +30,9 @@ from densekd.cli import (
 )
 from densekd.display import output
 
+# The base of all errors in a command line. Newer versions of typer have a click of their own.
+_CLICK_ERROR = typer.BadParameter.__mro__[2]
+
 
 class _OneLineErrors(TyperGroup):
     """Shows an error as one sentence: expected ones exit with code 2, others with code 3."""
@@ -53,7 +55,7 @@ class _OneLineErrors(TyperGroup):
                 traceback.print_exception(error)
             typer.echo(f"Error: {output.escape_controls(str(error))}", err=True)
             raise typer.Exit(2) from error
-        except (typer.Exit, typer.Abort, ClickException):
+        except (typer.Exit, typer.Abort, _CLICK_ERROR):  # typer says these
             raise
         except Exception as error:
             if ctx.params.get("debug"):
