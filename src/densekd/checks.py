@@ -12,6 +12,12 @@ def escape_controls(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
+def spreadsheet_text(text: str) -> str:
+    """A text for CSV: it begins with an apostrophe if a spreadsheet would take it for a formula."""
+    formula = text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
+    return "'" * formula + escape_controls(text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message without the full stop, or the error's type."""
     return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")

@@ -313,6 +313,18 @@ def test_names_do_not_control_the_terminal(frozen: Path, place: Path) -> None:
     check_sentence(call("forget", frozen, "\x1b[2Jnone"), "knows no class")
 
 
+def test_names_are_no_formulas(frozen: Path, place: Path, tmp_path: Path) -> None:
+    def rename(facts: dict[str, Any], _: object) -> None:
+        facts["classes"][2] = "=1+1"
+
+    forge(frozen, rename)
+    name = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    shutil.copy(place / "blue.png", os.fsdecode(name))
+    result = CliRunner().invoke(app, ["predict", str(frozen), os.fsdecode(name), "--csv"])
+    assert (result.exit_code, ",1,'=1+1," in result.stdout) == (0, True)
+    assert "caf\\udce9.png" in result.stdout
+
+
 def test_pipes_and_devices_among_images(frozen: Path, place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from densekd.checks import spreadsheet_text
 from densekd.cli.options import ModelFolder, ModelStep, Refuse, command
 from densekd.display import output
 
@@ -116,7 +117,8 @@ def _print_csv(found: Iterable["FilePrediction"]) -> None:
     for answer in found:
         for rank, (name, probability) in enumerate(answer.guesses, 1):
             known = "yes" if answer.guesses.known else "no"
-            writer.writerow([str(answer.file), rank, name, f"{probability:.6f}", known])
+            texts = [spreadsheet_text(text) for text in (str(answer.file), name)]
+            writer.writerow([texts[0], rank, texts[1], f"{probability:.6f}", known])
 
 
 def _print_json(found: Iterable["FilePrediction"]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from densekd.checks import escape_controls
+from densekd.checks import escape_controls, spreadsheet_text
 from densekd.reports.statistics import Summary, group_by
 
 # Percent, points and variance hold shares from 0 to 1, which are multiplied when shown.
@@ -29,7 +29,6 @@ _HTML: dict[str, str | int | None] = {"<": "&lt;", ">": "&gt;"}
 _MARKDOWN = str.maketrans(
     {**{sign: f"\\{sign}" for sign in "\\|*_`[]"}, **_HTML, "&": "&amp;", "\n": " "}
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula to compute
 
 
 @dataclass(frozen=True)
@@ -218,8 +217,7 @@ def _csv(cell: str | float | Summary | None) -> str | float | Summary | None:
     """A cell for CSV: numbers as they are, also those written as text; names as harmless text."""
     if not isinstance(cell, str) or _is_number(cell):
         return cell
-    text = escape_controls(cell.translate(str.maketrans(_HTML)))
-    return f"'{text}" if cell.lstrip(" ").startswith(_FORMULA) else text
+    return spreadsheet_text(cell.translate(str.maketrans(_HTML)))
 
 
 def _is_number(text: str) -> bool:
