@@ -70,6 +70,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
 def tensor_differences(before: Path, after: Path) -> Iterator[tuple[bool, str]]:
     """Where the tensors in two folders differ."""
     one, other = tensor_files(before), tensor_files(after)
+    if not one.keys() & other.keys():
+        yield True, "no tensors to compare"
     for name in sorted(one.keys() ^ other.keys()):
         yield True, f"{name} is in one of them only"
     for name in sorted(one.keys() & other.keys()):
@@ -95,6 +97,7 @@ def compare(before: Path, after: Path) -> int:
     for name in sorted(results[0].keys() & results[1].keys()):
         values = [json.loads(files[name].read_text("utf-8")) for files in results]
         found += differences(values[0], values[1], name)
+        found += [(True, f"{name}: no steps") for value in values if not value.get("steps")]
     for wrong, place in found:
         print("differs:" if wrong else "in one only:", place)
     return sum(wrong for wrong, _ in found)
