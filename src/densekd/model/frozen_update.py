@@ -20,7 +20,7 @@ from densekd.model.store import Edit, Store, Update
 from densekd.model.unknown import cross_scores, fit_unknown
 
 # Photos on which a saved state is compared with the one in memory.
-_VERIFIED = 8
+_VERIFIED = 2
 
 
 @dataclass(frozen=True)
