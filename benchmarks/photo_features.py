@@ -95,17 +95,17 @@ def all_photos(data_dir: Path, cache: Path) -> dict[str, Photos]:
         "clothing train": _files(train),
         "clothing mirrored": ((crop.flip(-1), label) for crop, label in _files(train)),
         "clothing test": _files(test),
-        "digits": _pixels(digits.test),
+        "digits": crops_of(digits.test),
         "noise": _noise(),
-        "cifar test": _pixels(first_of_each(cifar.test, CIFAR_TEST)),
-        "cifar train": _pixels(first_of_each(cifar.train, CIFAR_TRAIN)),
+        "cifar test": crops_of(first_of_each(cifar.test, CIFAR_TEST)),
+        "cifar train": crops_of(first_of_each(cifar.train, CIFAR_TRAIN)),
     }
     cache.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, crops in sets.items():
         file = cache / f"{name.replace(' ', '-')}.safetensors"
         if not file.is_file():
-            save_file(_compute(backbone, name, crops), file)
+            save_file(compute_features(backbone, name, crops), file)
         tensors = load_file(file)
         found[name] = Photos(tensors["features"].float(), tensors["labels"])
     return found
@@ -117,7 +117,7 @@ def print_table(columns: Sequence[str], rows: dict[str, list[str]]) -> None:
         print(f"| {' | '.join([name, *cells])} |", flush=True)
 
 
-def _compute(backbone: FrozenBackbone, name: str, crops: Crops) -> dict[str, Tensor]:
+def compute_features(backbone: FrozenBackbone, name: str, crops: Crops) -> dict[str, Tensor]:
     features, labels = [], list[int]()
     shown = track(crops, name, console=Console(stderr=True))
     while batch := list(itertools.islice(shown, BATCH)):
@@ -132,7 +132,7 @@ def _files(classes: ClassFiles) -> Crops:
             yield _crop(open_rgb(file, SIZE)), label
 
 
-def _pixels(split: Split) -> Crops:
+def crops_of(split: Split) -> Crops:
     assert isinstance(split.images, PixelImages)
     for pixels, label in zip(split.images.pixels, split.labels.tolist(), strict=True):
         yield _crop(Image.fromarray(pixels.permute(1, 2, 0).numpy())), label
