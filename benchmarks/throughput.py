@@ -36,7 +36,8 @@ from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet
-from densekd.runs.epochs import TensorBoardWriter
+from densekd.runs.loggers import RunLoggers
+from densekd.runs.trackers import TensorBoardLogger
 from densekd.training.callbacks import Callback, TrainingProgress
 from densekd.training.checkpoint import Checkpoints
 from densekd.training.engine import Engine
@@ -101,7 +102,7 @@ class Turns(Callback):
     """Runs a step of each other loop after each step of the engine, and keeps the times."""
 
     def __init__(
-        self, board: TensorBoardWriter, others: dict[str, Bare], tick: Callable[[], None]
+        self, board: RunLoggers, others: dict[str, Bare], tick: Callable[[], None]
     ) -> None:
         self.board, self.others, self.tick = board, others, tick
         self.times: dict[str, list[float]] = {"engine": [], **{name: [] for name in others}}
@@ -151,11 +152,12 @@ def main() -> None:
     steps = arguments.epochs * 10
     with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as bars:
         bar = bars.add_task("steps", total=steps)
-        board = TensorBoardWriter(Path(folder) / "board", learner.method)
+        board = RunLoggers(Path(folder), {"board": TensorBoardLogger()}, learner.method)
+        board.begin({})
         turns = Turns(board, others, lambda: bars.advance(bar))
         task = made_task(2, sum(OLD), NEW, BATCH)
         learner.learn(task, callback=turns, checkpoints=Checkpoints(Path(folder) / "epochs"))
-        board.close()
+        board.end(None)
     show(turns.times, engine)
 
 

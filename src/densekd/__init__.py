@@ -1,15 +1,16 @@
 """densekd: networks that learn new classes and keep the old ones, by dense distillation.
 
 Benchmarks, as the commands of the same names do them:
-    `run`, `sweep`, `compare`, `report`, `Result`, `load_run`, `RunObserver`, `Stopped`
+    `run`, `sweep`, `compare`, `report`, `Result`, `load_run`, `RunObserver`, `Stopped`, `Logger`,
+    `TensorBoardLogger`, `WandbLogger`, `MlflowLogger`
 
 Your own model, taught from photos:
     `teach`, `Model`
 
 Learners and what they are made of:
     `Learner`, `Settings`, `Method`, `MethodSpec`, `make_method`, `DenseOptions`, `Phase`,
-    `Schedule`, `Schedules`, `Term`, `CrossEntropy`, `Distil`, `Step`, `ExemplarMemory`, `Features`,
-    `StepOutputs`
+    `Schedule`, `Schedules`, `Term`, `CrossEntropy`, `Distil`, `Step`, `ExemplarMemory`, `Quota`,
+    `Features`, `StepOutputs`
 
 Data and tasks:
     `load`, `as_dataset`, `Dataset`, `Scenario`, `Task`
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from densekd.data.convert import as_dataset as as_dataset
     from densekd.data.dataset import Dataset as Dataset
     from densekd.data.memory import ExemplarMemory as ExemplarMemory
+    from densekd.data.memory import Quota as Quota
     from densekd.data.scenario import Scenario as Scenario
     from densekd.data.scenario import Task as Task
     from densekd.data.sources import load as load
@@ -52,8 +54,12 @@ if TYPE_CHECKING:
     from densekd.pool import TaskPool as TaskPool
     from densekd.reports.compare import compare as compare
     from densekd.runs.loaded import load_run as load_run
+    from densekd.runs.loggers import Logger as Logger
     from densekd.runs.observer import RunObserver as RunObserver
     from densekd.runs.result import Result as Result
+    from densekd.runs.trackers import MlflowLogger as MlflowLogger
+    from densekd.runs.trackers import TensorBoardLogger as TensorBoardLogger
+    from densekd.runs.trackers import WandbLogger as WandbLogger
     from densekd.training.callbacks import Stopped as Stopped
     from densekd.training.learner import Learner as Learner
     from densekd.training.own_metrics import StepOutputs as StepOutputs
@@ -71,10 +77,13 @@ _MODULES = {
     "ExemplarMemory": "densekd.data.memory",
     "Features": "densekd.nn.network",
     "Learner": "densekd.training.learner",
+    "Logger": "densekd.runs.loggers",
     "Method": "densekd.methods.method",
     "MethodSpec": "densekd.methods.method",
+    "MlflowLogger": "densekd.runs.trackers",
     "Model": "densekd.model.model",
     "Phase": "densekd.methods.method",
+    "Quota": "densekd.data.memory",
     "Result": "densekd.runs.result",
     "RunObserver": "densekd.runs.observer",
     "Scenario": "densekd.data.scenario",
@@ -86,7 +95,9 @@ _MODULES = {
     "Stopped": "densekd.training.callbacks",
     "Task": "densekd.data.scenario",
     "TaskPool": "densekd.pool",
+    "TensorBoardLogger": "densekd.runs.trackers",
     "Term": "densekd.methods.terms",
+    "WandbLogger": "densekd.runs.trackers",
     "as_dataset": "densekd.data.convert",
     "compare": "densekd.reports.compare",
     "load": "densekd.data.sources",

@@ -1,4 +1,4 @@
-"""The code in docs/python.md runs."""
+"""The code in docs/python.md and docs/loggers.md runs."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,14 @@ import pytest
 
 import densekd
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def run_page(name: str) -> dict[str, object]:
+    scope: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text("utf-8"), re.DOTALL):
+        exec(compile(block, name, "exec"), scope)
+    return scope
 
 
 @pytest.mark.slow
@@ -15,9 +22,7 @@ def test_the_code_on_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    scope: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
-        exec(compile(block, str(PAGE), "exec"), scope)
+    run_page("python.md")
     out = capsys.readouterr().out
     assert "<Result: gkd on digits, 2 tasks" in out
     assert "\n4\n" in out or "\n4.0\n" in out  # the temperature
@@ -25,3 +30,16 @@ def test_the_code_on_the_page_runs(
     assert "('grass', 'sky')" in out
     assert Path("comparison.png").is_file()
     assert len(densekd.compare("runs")) == 5
+
+
+@pytest.mark.slow
+def test_the_logger_on_its_page_logs_two_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    best = vars(run_page("loggers.md")["best"])["best"]
+    out = capsys.readouterr().out
+    assert [*best] == [5, 10]
+    assert "finetune None" in out
+    assert "gkd None" in out
+    assert "stopped" not in out

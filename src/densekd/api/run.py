@@ -61,6 +61,8 @@ def run(
             ``memory_total``: exemplars kept in all, instead of ``memory``.
             ``network``: the backbone, such as ``"resnet32"``, or an ``nn.Module``.
             ``metrics``: functions that measure something else after each task.
+            ``loggers``: where numbers go besides the run folder: ``"tensorboard"``, ``"wandb"``,
+            ``"mlflow"``, or a `densekd.Logger`; by default TensorBoard, if it is installed.
             ``seed``: the seed of all random choices.
             ``devices``: processes that share each batch.
             ``nodes``: machines that share each batch; see docs/clusters.md.

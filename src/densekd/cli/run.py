@@ -82,6 +82,15 @@ class SettingOptions:
             metavar="FILE.py:NAME",
         ),
     ] = None
+    loggers: Annotated[
+        list[str] | None,
+        _training(
+            "Where numbers go besides the run folder: tensorboard, wandb, mlflow, or your own, "
+            "such as mine.py:Log; repeatable. Default: tensorboard, if installed.",
+            "--logger",
+            metavar="NAME",
+        ),
+    ] = None
     seed: options.Seed = None
     devices: Annotated[int | None, _training("Processes that share each batch. Default: 1.")] = None
     nodes: Annotated[

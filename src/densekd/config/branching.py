@@ -72,7 +72,8 @@ def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     tree = tomllib.loads(as_toml(parent))
     fixed = {name: tree[name] for name in _FIXED}
     tree = _without(tree, plain(default_settings(tree))) | fixed
-    tree.pop("start", None)
+    for own in ("start", "loggers"):  # a branch says anew where its numbers go
+        tree.pop(own, None)
     name = str(given(changes, "method", "name") or parent.method.name)
     baseline = baseline_of(name)
     section = () if baseline is None else (baseline.key,)

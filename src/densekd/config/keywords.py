@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
+from densekd.config.own_parts import LISTED, is_plain, refer_each
 from densekd.config.schema import Config, as_tree, resolve
 from densekd.config.settings_tree import merge, nested, override, read_toml
 from densekd.parts import refer
@@ -39,6 +40,7 @@ class RunKeywords(TypedDict, total=False):
     memory_total: Annotated[int | None, "memory.total"]
     network: Annotated[OwnPart, "network"]
     metrics: Annotated[OwnPart, "metrics"]
+    loggers: Annotated[OwnPart, "loggers"]
     seed: Annotated[int | None, "seed"]
     devices: Annotated[int | None, "engine.devices"]
     nodes: Annotated[int | None, "engine.nodes"]
@@ -72,17 +74,20 @@ def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS)
         if name not in keys:
             raise TypeError(f"{name!r} is not a keyword; there are {', '.join(keys)}.")
     given = {keys[name]: value for name, value in keywords.items() if value is not None}
-    return nested({key: _setting(key, value) for key, value in given.items()})
+    return nested({key: as_setting(key, value) for key, value in given.items()})
 
 
-def _setting(key: str, value: Any) -> Any:
+def as_setting(key: str, value: Any) -> Any:
     """A value as a setting holds it: a part of one's own becomes a reference."""
-    if key == "metrics":
-        parts = value if isinstance(value, list | tuple) else [value]
-        return [each if isinstance(each, str) else refer(each) for each in parts]
+    if key in LISTED:
+        return refer_each(key, value if isinstance(value, list | tuple) else [value])
     if key == "data.source" and isinstance(value, Path):
         return f"folder:{value}"
-    if isinstance(value, str | int | float | Path) or key == "scenario.tasks":
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return value.item()  # a number of NumPy's or torch's
+    if isinstance(value, Path) or (is_plain(value) and key != "data.source"):
+        return value
+    if isinstance(value, str):
         return value
     return refer(value, "arrays" if isinstance(value, list | tuple) else "")
 

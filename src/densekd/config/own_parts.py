@@ -1,7 +1,7 @@
 """The parts of one's own that settings name, and the code behind them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,6 @@ from densekd.config.settings_tree import digest, given, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import fingerprint
 from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
-from densekd.methods.method import Method, MethodSpec
 from densekd.methods.registry import split_name
 from densekd.parts import OwnPartError, is_reference, load_files, refer, version
 
@@ -18,8 +17,12 @@ if TYPE_CHECKING:
 
 # The settings that may name a part of one's own, besides ``metrics`` and the method.
 _SETTINGS = ("network", "data.source", "scenario.order", "memory.selection")
+# Those that learned steps depend on, and that steps to come must agree with.
+_FIXED = ("network", "data.source", "scenario.order")
 # What the base task's result depends on; a method that holds images out adds the selection.
 _OF_BASE = ("network", "data.source", "scenario.order", "method.name")
+# The settings that are lists of parts.
+LISTED = ("metrics", "loggers")
 _FILE = "code.json"
 
 
@@ -28,27 +31,37 @@ def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     data = given(tree, "data", "source")
     if isinstance(data, Path):
         tree = over(tree, {"data": {"source": f"folder:{data}"}})
-    elif not _is_plain(data):
+    elif not is_plain(data):
         tree = over(tree, {"data": {"source": _refer_data(data, tree)}})
     for key in ("network", "scenario.order", "memory.selection", "method.name"):
         *section, name = key.split(".")
         value = given(tree, *section, name)
-        if callable(value) or isinstance(value, Method | MethodSpec):
+        if not (is_plain(value) or isinstance(value, Path)):
             changed = {name: refer(value)}
             tree = over(tree, {section[0]: changed} if section else changed)
-    metrics = tree.get("metrics")
-    if isinstance(metrics, list | tuple):
-        named = [refer(each) if callable(each) else each for each in metrics]
-        tree = {**tree, "metrics": named}
+    for key in LISTED:
+        if isinstance(tree.get(key), list | tuple):
+            tree = {**tree, key: refer_each(key, tree[key])}
     return tree
 
 
-def _is_plain(value: object) -> bool:
+def refer_each(key: str, values: Sequence[Any]) -> list[Any]:
+    """Replace the Python values in one of the ``LISTED`` settings by references."""
+    # A logger doesn't influence a result, so it need not be known by what it is.
+    return [
+        each
+        if is_plain(each)
+        else refer(each, digest=f"{id(each):012x}"[-12:] if key == "loggers" else "")
+        for each in values
+    ]
+
+
+def is_plain(value: object) -> bool:
     """Whether a value could be in a TOML file, and so is none of one's own."""
     if isinstance(value, Mapping):
-        return all(map(_is_plain, value.values()))
+        return all(map(is_plain, value.values()))
     if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return value is None or isinstance(value, str | int | float)
 
 
@@ -72,6 +85,11 @@ def own_references(config: "DataclassInstance") -> dict[str, str]:
     return {key: str(value) for key, value in found.items() if is_reference(value)}
 
 
+def logger_references(config: "DataclassInstance") -> list[str]:
+    """The references among the loggers."""
+    return [name for name in getattr(config, "loggers", None) or () if is_reference(name)]
+
+
 def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[str, str]:
     """The versions of the code that a trained base depends on, by reference."""
     keys = (*_OF_BASE, *(["memory.selection"] if selection else []))
@@ -80,13 +98,27 @@ def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[s
 
 def check_code(folder: Path, code: Mapping[str, str]) -> None:
     """Refuse to go on in a folder whose files of code, by name, have changed since it began."""
+    if file := _changed(folder, code):
+        raise OwnPartError(
+            f"{file} has changed since this run began; restore it, delete {folder}, or choose "
+            "another --out."
+        )
+
+
+def check_parent_code(config: "DataclassInstance", parent: Path) -> None:
+    """Refuse to go on from a run whose data, order or network has other code now."""
+    fixed = [name for key, name in own_references(config).items() if key in _FIXED]
+    if file := _changed(parent, load_files(fixed)):
+        raise OwnPartError(
+            f"{file} has changed since {parent} learned its steps by it; restore it, and put what "
+            "is new into another file."
+        )
+
+
+def _changed(folder: Path, code: Mapping[str, str]) -> str | None:
+    """The first file of code, by name, that isn't what the run in a folder began with."""
     before = _read(folder)
-    for file, sha256 in code.items():
-        if before.get(file, sha256) != sha256:
-            raise OwnPartError(
-                f"{file} has changed since this run began; restore it, delete {folder}, or choose "
-                "another --out."
-            )
+    return next((file for file, sha256 in code.items() if before.get(file, sha256) != sha256), None)
 
 
 def write_code(folder: Path, code: Mapping[str, str]) -> None:

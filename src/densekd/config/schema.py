@@ -55,6 +55,7 @@ MethodParams = Annotated[
     dict[str, bool | int | float | str],
     Field(description="a table of numbers and texts, such as { alpha = 0.5 }"),
 ]
+KnownLogger = Literal["tensorboard", "wandb", "mlflow"]
 _REFERENCE = r"^(.+\.py|python):.+$"
 OwnSelection = Annotated[
     str, Field(pattern=_REFERENCE, description="a function such as mine.py:policy")
@@ -62,6 +63,10 @@ OwnSelection = Annotated[
 OwnMetrics = Annotated[
     tuple[Annotated[str, Field(pattern=_REFERENCE)], ...],
     Field(description='a list of functions such as ["mine.py:ece"]'),
+]
+Loggers = Annotated[
+    tuple[KnownLogger | Annotated[str, Field(pattern=_REFERENCE)], ...],
+    Field(description='a list of "tensorboard", "wandb", "mlflow", or classes such as "mine.py:X"'),
 ]
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
@@ -262,6 +267,7 @@ class Config:
     training: TrainingConfig
     engine: EngineConfig = EngineConfig()
     metrics: OwnMetrics | None = None  # see `densekd.training.own_metrics`
+    loggers: Loggers | None = None  # see `densekd.runs.trackers`; by default TensorBoard's
     start: StartConfig | None = None
 
     def schedules(self) -> Schedules:

@@ -12,7 +12,7 @@ from densekd.files import read_sealed_text
 _DEEPEST = 8  # parts of a dotted key
 _MOST_BYTES = 16 << 20  # of a file with settings
 # Settings that can't change a result, by dotted key.
-INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "start.run")
+INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "loggers", "start.run")
 # Settings that exclude each other, by section.
 _EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment", "tasks")}
 

@@ -1,20 +1,23 @@
-"""What is written while a run trains: ``epochs.jsonl``, and events for TensorBoard."""
+"""What every run writes while it trains: ``epochs.jsonl`` and ``steps.csv``."""
 
+import csv
+import io
 import logging
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from densekd.config.settings_tree import flat
 from densekd.files import (
     DamagedFile,
     read_regular_file,
     read_sealed_json,
     read_sealed_line,
     sealed_line,
+    write_atomically,
 )
 from densekd.methods.method import Method
 from densekd.runs.observer import RunObserver
@@ -22,10 +25,8 @@ from densekd.runs.record import StepRecord
 from densekd.shapes import is_count, is_measure, record, table_of
 from densekd.training.callbacks import TrainingProgress
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
 EPOCHS_FILE = "epochs.jsonl"  # one JSON object per line
+STEPS_FILE = "steps.csv"
 _MOST_BYTES = 256 << 20
 _EARLIER = record({"epoch": is_count, "losses": table_of(is_measure)})
 _EPOCH = record({"step": is_count, "epoch": is_count, "losses": table_of(is_measure)})
@@ -38,28 +39,37 @@ class EpochLog(RunObserver):
 
     A line has ``task``, ``phase``, ``epoch``, ``step`` (the epoch counted over all tasks and
     phases; without a method, the epoch itself), ``lr``, ``images_per_second`` and ``losses`` by
-    slot. Epochs count from 1. A resumed run may repeat an epoch; the last line counts.
+    slot. Epochs count from 1. The lines of epochs that a resumed run repeats are replaced.
     """
 
     def __init__(self, method: Method | None, *folders: Path) -> None:
         self.method, self.folders = method, folders
+        self._begun = False
 
     def report(self, report: TrainingProgress) -> None:
         """Write a line at the end of an epoch."""
         if not report.ends_epoch:
             return
-        facts = {
-            "task": report.task,
-            "phase": report.phase,
-            "epoch": report.epoch + 1,
-            "step": _epoch_step(self.method, report) if self.method else report.epoch + 1,
-            "lr": report.lr,
-            "images_per_second": report.images_per_second,
-            "losses": dict(report.losses),
-        }
+        facts = epoch_entry(self.method, report)
         line = sealed_line(facts)
         for folder in self.folders:
+            if not self._begun:
+                _drop(folder, facts["step"])
             _append(folder / EPOCHS_FILE, line)
+        self._begun = True
+
+
+def epoch_entry(method: Method | None, report: TrainingProgress) -> dict[str, Any]:
+    """The line of an epoch that a report ends."""
+    return {
+        "task": report.task,
+        "phase": report.phase,
+        "epoch": report.epoch + 1,
+        "step": _epoch_step(method, report) if method else report.epoch + 1,
+        "lr": report.lr,
+        "images_per_second": report.images_per_second,
+        "losses": dict(report.losses),
+    }
 
 
 def _epoch_step(method: Method, report: TrainingProgress) -> int:
@@ -106,59 +116,56 @@ def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
     return known, problem
 
 
-def tensorboard_installed() -> bool:
-    """Whether events can be written."""
-    return find_spec("tensorboard") is not None
+class StepTable(RunObserver):
+    """Writes ``steps.csv``: a line for each task learned, with all numbers of its record.
 
-
-class TensorBoardWriter(RunObserver):
-    """Writes losses by epoch to ``epochs`` and accuracies by classes seen to ``tasks``.
-
-    A resumed run hides the events that it repeats.
+    Lists, such as the accuracies of each class, are left out; ``result.json`` has them.
     """
 
-    def __init__(self, folder: Path, method: Method) -> None:
-        self.folder, self.method = folder, method
-        self._writers: dict[str, SummaryWriter] = {}
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._rows: list[dict[str, object]] = []
 
-    def report(self, report: TrainingProgress) -> None:
-        """Write losses, learning rate and speed at the end of an epoch."""
-        if not report.ends_epoch:
-            return
-        values = {f"loss/{slot}": loss for slot, loss in report.losses.items()}
-        values |= {"lr": report.lr, "images_per_second": report.images_per_second}
-        self._write("epochs", values, _epoch_step(self.method, report))
+    def resumed(self, records: Sequence[StepRecord]) -> None:
+        """Write the tasks of earlier calls."""
+        self._rows = [_row(record) for record in records]
+        self._write()
 
     def evaluated(self, record: StepRecord) -> None:
-        """Write the accuracies after a task, by the number of classes seen."""
-        values = {
-            "accuracy/all": record.accuracy,
-            "accuracy/base": record.base_accuracy,
-            "accuracy/old": record.old_accuracy,
-            "accuracy/new": record.new_accuracy,
-        }
-        if record.nme_accuracy is not None:
-            values["accuracy/nme"] = record.nme_accuracy
-        values |= {f"notes/{name}": value for name, value in record.notes.items()}
-        known = {name: value for name, value in values.items() if not math.isnan(value)}
-        self._write("tasks", known, record.classes_seen)
+        """Write one more task."""
+        self._rows.append(_row(record))
+        self._write()
 
-    def close(self) -> None:
-        """Close the files; later events would go into new ones."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+    def _write(self) -> None:
+        text = io.StringIO()
+        columns = dict.fromkeys(key for row in self._rows for key in row)
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_atomically(self.folder / STEPS_FILE, text.getvalue())
 
-    def _write(self, name: str, values: Mapping[str, float], step: int) -> None:
-        if name not in self._writers:
-            from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-            self._writers[name] = SummaryWriter(str(self.folder / name), purge_step=step)
-        writer = self._writers[name]
-        for tag, value in values.items():
-            writer.add_scalar(tag, value, step)
-        # A resumed run doesn't repeat what was checkpointed, so events must not stay in memory.
-        writer.flush()
+def _row(record: StepRecord) -> dict[str, object]:
+    """The numbers of a record by column; unknown ones are empty."""
+    known = {"task": record.number + 1, "classes_seen": record.classes_seen}
+    facts = flat({**known, **asdict(record)})
+    lists = [key for key, value in facts.items() if isinstance(value, tuple | list)]
+    left_out = ("number", "validation", *lists)  # the second is None where there are no such images
+    return {k: None if x != x else x for k, x in facts.items() if k not in left_out}
+
+
+def _drop(folder: Path, step: int) -> None:
+    """Drop the lines of a step and of later ones."""
+    file = folder / EPOCHS_FILE
+    with suppress(FileNotFoundError, DamagedFile):
+        lines = read_regular_file(file, _MOST_BYTES).split(b"\n")[:-1]
+        kept = [line for line in lines if not _is_from(step, read_sealed_line(line))]
+        if len(kept) < len(lines):
+            write_atomically(file, b"".join(line + b"\n" for line in kept))
+
+
+def _is_from(step: int, line: dict[str, Any] | None) -> bool:
+    return line is not None and _EPOCH(line) and line["step"] >= step
 
 
 def _append(file: Path, line: bytes) -> None:

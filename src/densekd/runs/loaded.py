@@ -14,6 +14,7 @@ from densekd.metrics import Matrix
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.predictions import Predictions, load_predictions
 from densekd.runs.record import StepRecord
+from densekd.runs.result import Result
 from densekd.runs.stored import load_result
 from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import has_accelerator
@@ -35,10 +36,10 @@ class LoadedRun:
         self._learned = Checkpoints(folder / "learner")
 
     @cached_property
-    def result(self) -> dict[str, Any] | None:
-        """The content of ``result.json``; None if the run is unfinished."""
+    def result(self) -> Result | None:
+        """What it reached; None if the run is unfinished."""
         try:
-            return load_result(self.folder)
+            return Result(load_result(self.folder), self.folder)
         except FileNotFoundError:
             return None
 

@@ -56,6 +56,11 @@ class RunObservers(RunObserver):
         for each in self.observers:
             each.started(folder, tasks, done)
 
+    def resumed(self, records: Sequence[StepRecord]) -> None:
+        """Pass on what was learned before."""
+        for each in self.observers:
+            each.resumed(records)
+
     def training(self, number: int, classes: Sequence[str]) -> None:
         """Pass on the start of a task."""
         for each in self.observers:

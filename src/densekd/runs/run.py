@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import torch
 
 from densekd.config.branching import read_config
 from densekd.config.digests import base_settings, influential
-from densekd.config.own_parts import check_code, own_references, write_code
+from densekd.config.own_parts import (
+    check_code,
+    check_parent_code,
+    logger_references,
+    own_references,
+    write_code,
+)
 from densekd.config.schema import (
     CommonConfig,
     Config,
@@ -28,9 +35,10 @@ from densekd.methods.registry import baseline_of, split_name, what_kd_does
 from densekd.parts import explain_errors, is_reference, load_files, short_name
 from densekd.runs.branch import branched_state, copy_predictions
 from densekd.runs.build import make_engine, make_learner, make_scenario
-from densekd.runs.epochs import EPOCHS_FILE, EpochLog, TensorBoardWriter, tensorboard_installed
+from densekd.runs.epochs import EPOCHS_FILE, EpochLog, StepTable
 from densekd.runs.loaded import evaluations_of
 from densekd.runs.locks import exclusive
+from densekd.runs.loggers import RunLoggers
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.predictions import Predictions, save_predictions
 from densekd.runs.ranks import (
@@ -42,7 +50,8 @@ from densekd.runs.ranks import (
 from densekd.runs.record import StepRecord, commit, result_of, store_result
 from densekd.runs.shared import SharedTraining
 from densekd.runs.stored import check_links, read_result
-from densekd.training.callbacks import stoppable
+from densekd.runs.trackers import make_loggers
+from densekd.training.callbacks import Callback, stoppable
 from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation, evaluate, forward_transfer
@@ -92,12 +101,13 @@ def in_folder(
     Runs the files of code that the settings name.
     """
     code = load_files(own_references(config).values())
+    load_files(logger_references(config))  # which may change: they don't influence a result
     engine = make_engine(config)
     with ending_together(engine):
         engine.launch()  # starts the other processes, if any
         observer = observer if observer is not None and engine.first else RunObserver()
         check_same_command(engine, config, code)
-        with exclusive(folder, engine), explain_errors():
+        with exclusive(folder, engine), explain_errors(but=Callback):
             check_same_folder(engine, folder / "lock")
             check_links(folder)
             if engine.first:
@@ -146,6 +156,7 @@ def _warn_of_network(config: Config) -> None:
 class _Run:
     def __init__(self, config: Config, folder: Path, engine: Engine, observer: RunObserver) -> None:
         self.config, self.folder, self.engine, self.observer = config, folder, engine, observer
+        loggers = make_loggers(config.loggers) if engine.first else {}
         # With several ranks, one that stops would leave the others waiting.
         many = engine.share.world > 1
         loading = observer.loading if many else stoppable(observer.loading, observer)
@@ -161,9 +172,9 @@ class _Run:
         self.learned = Checkpoints(folder / "learner", keep_all=self.keep)
         self.records: list[StepRecord] = []
         self.evaluations: list[Evaluation] = []
-        self.board: TensorBoardWriter | None = None
-        if engine.first and tensorboard_installed():
-            self.board = TensorBoardWriter(folder / "tensorboard", self.learner.method)
+        self.loggers = RunLoggers(folder, loggers, self.learner.method)
+        writers = [StepTable(folder)] if engine.first else []
+        self.watching = RunObservers(observer, self.loggers, *writers)
 
     def _new_learner(self) -> Learner:
         dataset = self.scenario.dataset
@@ -177,17 +188,29 @@ class _Run:
             _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)
-        if done:
-            self.observer.resumed(self.records)
-        for task in self.scenario[done:]:
-            self.observer.training(task.number, task.classes)
-            first = task.number == 0
-            transfer = math.nan if first else forward_transfer(self.learner, self.untrained, task)
-            learned = self._base(task) if first else self._increment(task)
-            self._record(task, learned, transfer)
-            self._observers().evaluated(self.records[-1])
-        if self.board is not None:
-            self.board.close()
+        try:
+            self.loggers.begin(as_tree(self.config))
+            if done:
+                self.watching.resumed(self.records)
+            for task in self.scenario[done:]:
+                self._learn(task)
+            result = self._store()
+        except BaseException:
+            with suppress(Exception):  # what happened before matters more
+                self.loggers.end(None)
+            raise
+        self.loggers.end(result)
+        return result
+
+    def _learn(self, task: Task) -> None:
+        self.observer.training(task.number, task.classes)
+        first = task.number == 0
+        transfer = math.nan if first else forward_transfer(self.learner, self.untrained, task)
+        learned = self._base(task) if first else self._increment(task)
+        self._record(task, learned, transfer)
+        self.watching.evaluated(self.records[-1])
+
+    def _store(self) -> dict[str, Any]:
         reached = result_of(self.records, self.evaluations[-1].by(self.learner.method.predicts))
         reached["combination"] = what_kd_does(self.config.method.name)
         return store_result(self.folder, reached, as_tree(self.config), self.engine)
@@ -204,17 +227,16 @@ class _Run:
     def _branch(self, start: StartConfig) -> None:
         """Copy what the parent learned, unless an earlier process did."""
         if self.engine.first and self.learned.newest() is None:
+            check_parent_code(self.config, start.run)
             state = branched_state(start, self.scenario, self._new_learner())
             copy_predictions(start, self.folder)
             self.learned.save(start.after - 1, state)
         self.engine.broadcast(True)  # other ranks wait until it is there
 
     def _observers(self, *folders: Path) -> RunObserver:
-        """The observer and the writers of the first rank; losses go to all folders."""
-        writers: list[RunObserver] = [] if self.board is None else [self.board]
-        if self.engine.first:
-            writers.append(EpochLog(self.learner.method, *folders))
-        return RunObservers(self.observer, *writers)
+        """Those who watch training; the first rank writes losses to all folders."""
+        writers = [EpochLog(self.learner.method, *folders)] if self.engine.first else []
+        return RunObservers(self.watching, *writers)
 
     def _base(self, task: Task) -> Learned:
         """Train the base task, or load it if a run with the same base settings trained it."""
@@ -233,6 +255,7 @@ class _Run:
             losses = folder / EPOCHS_FILE
             if self.engine.first and losses.exists():
                 write_atomically(self.folder / EPOCHS_FILE, losses.read_bytes())
+            self.loggers.catch_up()
             return learned
 
     def _increment(self, task: Task) -> Learned:

@@ -39,7 +39,7 @@ def test_an_unknown_key_gets_the_nearest_one(tree: dict[str, Any], key: str) -> 
 def test_a_key_that_is_like_no_other_gets_a_list() -> None:
     assert complaint({"xyzzy": 1}) == (
         "xyzzy is not a setting; there are seed, epochs, keep_steps, network, data, scenario, "
-        "augment, memory, method, training, engine, metrics, start."
+        "augment, memory, method, training, engine, metrics, loggers, start."
     )
     assert complaint({"augment": {"xyzzy": 1}}) == (
         "augment.xyzzy is not a setting; there are padding, flip, brightness."

@@ -137,6 +137,7 @@ CHANGES = [
     "engine.compile=on",
     "engine.workers=2",
     "metrics=['mine.py:ece']",
+    "loggers=['mlflow']",
     "keep_steps=true",
 ]
 # What acts on the base task: sections, and single settings.

@@ -1,12 +1,18 @@
-"""The losses of each epoch in a file."""
+"""The losses of each epoch and the numbers of each task in files."""
 
+import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from densekd.files import read_sealed_line
-from densekd.runs.epochs import EPOCHS_FILE, EpochLog, read_epochs
+from densekd.metrics import step_metrics
+from densekd.runs.epochs import EPOCHS_FILE, STEPS_FILE, EpochLog, StepTable, read_epochs
+from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
 from support.schedules import TWO_PHASES
@@ -109,3 +115,50 @@ def test_half_a_line_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
     file.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic"):
         log.report(report(0, "train", 2))
+
+
+def test_the_lines_of_repeated_epochs_are_replaced(tmp_path: Path) -> None:
+    log = EpochLog(TWO_PHASES, tmp_path)
+    for epoch in range(4):
+        log.report(report(0, "train", epoch, loss=1.0))
+    resumed = EpochLog(TWO_PHASES, tmp_path)
+    resumed.report(report(0, "train", 2, loss=2.0))
+    lines = (tmp_path / EPOCHS_FILE).read_text().splitlines()
+    assert [json.loads(line)["losses"]["new"] for line in lines] == [1.0, 1.0, 2.0]
+
+
+def step(number: int, **extra: Any) -> StepRecord:
+    confusion = np.eye(2 + number, dtype=np.int64) * 3
+    metrics = asdict(step_metrics(confusion, [2, *[1] * number]))
+    facts: dict[str, Any] = {"head_accuracy": 1.0, "nme_accuracy": None, "seconds": 1.5}
+    facts |= {"images_per_second": 9.0, "notes": {}, "classes": ("a",)}
+    return StepRecord(number=number, **{**metrics, **facts, **extra})
+
+
+def test_steps_are_a_table_of_numbers(tmp_path: Path) -> None:
+    table = StepTable(tmp_path)
+    table.evaluated(step(0))
+    table.evaluated(step(1, notes={"kd.lambda": 8.0}, metrics={"ece": 0.25}))
+    with (tmp_path / STEPS_FILE).open() as file:
+        first, second = csv.DictReader(file)
+    assert list(first)[:3] == ["task", "classes_seen", "accuracy"]
+    assert (second["task"], second["classes_seen"]) == ("2", "3")
+    assert (second["notes.kd.lambda"], second["metrics.ece"]) == ("8.0", "0.25")
+    assert first["old_accuracy"] == first["notes.kd.lambda"] == first["nme_accuracy"] == ""
+    assert "classes" not in first
+    assert "number" not in first
+
+
+def test_the_table_of_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
+    StepTable(tmp_path).evaluated(step(0))
+    resumed = StepTable(tmp_path)
+    resumed.resumed([step(0)])
+    resumed.evaluated(step(1))
+    with (tmp_path / STEPS_FILE).open() as file:
+        assert [row["task"] for row in csv.DictReader(file)] == ["1", "2"]
+
+
+def test_the_columns_of_validation_images_are_named(tmp_path: Path) -> None:
+    held = step_metrics(np.eye(2, dtype=np.int64), [2])
+    StepTable(tmp_path).evaluated(step(0, validation=held))
+    assert "validation.accuracy" in (tmp_path / STEPS_FILE).read_text()

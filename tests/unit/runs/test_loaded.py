@@ -51,7 +51,7 @@ def test_a_finished_run_is_there_again(tmp_path: Path) -> None:
     result = run_config(CONFIG, tmp_path)
     loaded = load_run(result["folder"])
     assert loaded.config == CONFIG
-    assert loaded.result == result
+    assert dict(loaded.result or {}) == result
     assert [record.number for record in loaded.steps] == [0, 1, 2]
     assert loaded.kept_steps == (2, 3)
     assert loaded.confusion(3).tolist() == result["confusion_matrix"]
