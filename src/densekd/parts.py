@@ -16,7 +16,7 @@ from types import ModuleType
 
 from densekd.checks import first_line
 from densekd.seeds import fixed_random_state
-from densekd.values import value_digest
+from densekd.values import is_own_module, value_digest
 
 _IN_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _IN_PYTHON = re.compile(r"python:(\w+)-([0-9a-f]{12})")
@@ -30,6 +30,24 @@ class OwnPartError(ValueError):
 class _LoadedFile:
     module: ModuleType
     sha256: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A call on the way to an error."""
+
+    file: str
+    line: int | None
+    name: str  # of the function
+    own: bool  # whether it is code of one's own
+    owner: object  # whose method it is, if it is one
+
+    @property
+    def words(self) -> str:
+        """Where it is."""
+        # The cells of a notebook have names that tell nobody anything.
+        file = f" of {Path(self.file).name}" if Path(self.file).is_file() else ""
+        return "" if self.line is None else f" in line {self.line}{file}"
 
 
 _files: dict[Path, _LoadedFile] = {}  # by their absolute paths
@@ -104,18 +122,32 @@ def refer(value: object, name: str = "", digest: str = "") -> str:
     return reference
 
 
+def spoken(reference: str, kind: str) -> str:
+    """What a sentence begins with that is about a part: ``mine.py:ece``, or ``The metric ece``."""
+    return f"The {kind} {short_name(reference)}" if _IN_PYTHON.fullmatch(reference) else reference
+
+
 @contextlib.contextmanager
-def explain_errors() -> Iterator[None]:
-    """Turn an error that comes from a loaded file into one sentence that names file and line."""
+def explain_errors(part: str = "", *, but: type | None = None) -> Iterator[None]:
+    """Turn an error of code of one's own into one sentence that names the part and the line.
+
+    Args:
+        part: what to call the code that runs here, all of whose errors are explained. Without it,
+            those are that come from code outside of installed packages.
+        but: leave errors as they are that come from methods of such an object, an observer's say.
+    """
     try:
         yield
     except OwnPartError:
         raise
-    except Exception as error:
-        places = [place for place in _lines(error) if Path(place[0]) in _files]
-        if not places:
+    except (Exception, SystemExit) as error:
+        places = [place for place in _places(error) if place.own]
+        if any(but is not None and isinstance(place.owner, but) for place in places):
             raise
-        raise _in_words(*places[-1], error) from error
+        if not places and not part:
+            raise
+        last = places[-1] if places else None
+        raise _in_words(part or (last.name if last else ""), last, error) from error
 
 
 def _load(file: str) -> _LoadedFile:
@@ -142,30 +174,39 @@ def _run(file: str, path: Path, content: bytes, sha256: str) -> ModuleType:
             exec(compile(content, str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        places = [place for place in _lines(error) if place[0] == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else None
-        where = (str(path), line) if line or not places else places[-1]
-        raise _in_words(file, where[1], error) from error
+        places = [place for place in _places(error) if place.file == str(path)]
+        where = places[-1] if places else None
+        if isinstance(error, SyntaxError):
+            where = _Place(str(path), error.lineno, "", True, None)
+        raise _in_words(file, where, error) from error
     return module
 
 
-def _lines(error: BaseException) -> list[tuple[str, int | None]]:
-    """The file and line of each call that led to an error."""
-    places: list[tuple[str, int | None]] = []
+def _places(error: BaseException) -> Iterator[_Place]:
+    """The calls that led to an error, from the one that caught it."""
     trace = error.__traceback__
     while trace is not None:
-        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        frame, line = trace.tb_frame, trace.tb_lineno
+        own = Path(frame.f_code.co_filename) in _files or is_own_module(
+            frame.f_globals.get("__name__")
+        )
+        code = frame.f_code
+        yield _Place(code.co_filename, line, code.co_qualname, own, frame.f_locals.get("self"))
         trace = trace.tb_next
-    return places
 
 
-def _in_words(file: str, line: int | None, error: BaseException) -> OwnPartError:
+def line_of(error: BaseException) -> str:
+    """Where code of one's own raised an error: `` in line 12 of mine.py``; empty if it didn't."""
+    places = [place for place in _places(error) if place.own]
+    return places[-1].words if places else ""
+
+
+def _in_words(part: str, place: _Place | None, error: BaseException) -> OwnPartError:
     kind = type(error).__name__
-    where = kind if line is None else f"{kind} in line {line}"
+    # A file that can't be loaded is the part.
+    where = f"{kind}{place.words.removesuffix(f' of {Path(part).name}') if place else ''}"
     text = first_line(error)
-    return OwnPartError(
-        f"{Path(file).name} can't be used: {where}{'' if text == kind else f': {text}'}."
-    )
+    return OwnPartError(f"{part} can't be used: {where}{'' if text == kind else f': {text}'}.")
 
 
 def _path(file: str) -> Path:

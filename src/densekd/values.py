@@ -75,7 +75,7 @@ class _Digest:
         elif isinstance(value, CodeType):
             self._write("code", value.co_code.hex(), *value.co_names, *value.co_varnames)
             self.add(value.co_consts)
-        elif not _is_own(value.__module__):
+        elif not is_own_module(value.__module__):
             self._write("installed", value.__module__, value.__qualname__)
         elif isinstance(value, type):
             inside = {k: v for k, v in vars(value).items() if _matters(k, v)}
@@ -119,7 +119,7 @@ def _bytes(array: Any) -> bytes:
 
 
 @functools.cache
-def _is_own(module: str | None) -> bool:
+def is_own_module(module: str | None) -> bool:
     """Whether a module is neither part of Python nor of an installed package."""
     top = (module or "__main__").partition(".")[0]
     if top in sys.stdlib_module_names or top == "densekd":

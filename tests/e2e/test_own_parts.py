@@ -223,49 +223,10 @@ def test_another_method_goes_on_from_a_step(folder: Path) -> None:
     assert steps[:2] == numbers(result(folder / "runs"))[:2]
 
 
-WRONG = {
-    "nothing = ": ("--network", "SyntaxError in line 1"),
-    "def part(): return 1 / 0": ("--network", "mine.py can't be used: ZeroDivisionError in line 1"),
-    "from torch import nn\npart = nn.Linear(3, 2)": ("--network", "can't take images of 8 x 8"),
-    "def part(schedules): return schedules": ("--method", "mine.py:part must be a Method"),
-    "part = 3": ("--data", "mine.py:part must be a Dataset"),
-    "def part(names): return names[1:]": ("--order", "mine.py:part can't be used: The order lacks"),
-    "def part(outputs): return 'high'": ("--metric", "mine.py:part must return a number"),
-    "def other(): pass": ("--metric", "mine.py has no part"),
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), WRONG.items())
-def test_a_wrong_part_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: tuple[str, str]
-) -> None:
-    option, sentence = expected
-    (tmp_path / "mine.py").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    command = ["run", "--data", "digits", "--epochs", "1", option, "mine.py:part", "--quiet"]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 2
-    assert found.stderr.startswith("Error: ")
-    assert found.stderr.count("\n") == 1
-    assert sentence in found.stderr
-    debug = CliRunner().invoke(app, [*command, "--debug"]).stderr
-    assert debug.startswith("Traceback")
-    assert debug.endswith(found.stderr)
-
-
-BAD_TERM = MINE.replace("drift.square().sum(1).mean()", "drift.square().sum(1)")
-RAISING_TERM = MINE.replace("view.teacher.features", "view.teacher.feature")
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (BAD_TERM, "The term 'kd' must return a scalar tensor, not shape [80]"),
-        (RAISING_TERM, "mine.py can't be used: AttributeError in line 21: 'Outputs' object has no"),
-    ],
-)
-def test_a_wrong_term_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
-    (tmp_path / "mine.py").write_text(text)
-    error = call(tmp_path, *RUN, "--epochs", "1", code=2)
-    assert sentence in error
-    assert "Traceback" not in error
+def test_a_changed_file_is_not_gone_on_from(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    run = result(tmp_path / "runs")["folder"]
+    (tmp_path / "mine.py").write_text(MINE.replace("nn.ReLU()", "nn.Tanh()"))
+    error = call(tmp_path, "run", "--from", f"{run}@2", "--trust-code", "--out", "b", code=2)
+    assert "mine.py has changed since" in error
+    assert "put what is new into another file" in error

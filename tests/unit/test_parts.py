@@ -1,5 +1,7 @@
 """References to parts of one's own: what they name, what runs, and what errors say."""
 
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,15 +90,40 @@ def test_an_error_in_a_function_names_file_and_line(mine: Write) -> None:
     function = parts.find("mine.py:f")
     assert callable(function)
     with (
-        pytest.raises(parts.OwnPartError, match=r"mine.py can't be used: KeyError in line 2: 'a'"),
+        pytest.raises(
+            parts.OwnPartError, match=r"f can't be used: KeyError in line 2 of mine.py: 'a'"
+        ),
         parts.explain_errors(),
     ):
         function("a")
 
 
-def test_errors_of_others_stay_as_they_are() -> None:
-    with pytest.raises(KeyError), parts.explain_errors():
-        raise KeyError("a")
+def test_errors_of_packages_stay_as_they_are_unless_a_part_is_named() -> None:
+    with pytest.raises(json.JSONDecodeError):
+        parts.explain_errors()(json.loads)("{")
+    with pytest.raises(parts.OwnPartError, match="The metric ece can't be used: JSONDecodeError"):
+        parts.explain_errors("The metric ece")(json.loads)("{")
+
+
+def test_errors_of_an_observer_stay_as_they_are() -> None:
+    class Observer:
+        def report(self) -> None:
+            raise KeyError("a")
+
+    with pytest.raises(KeyError), parts.explain_errors(but=Observer):
+        Observer().report()
+    with pytest.raises(parts.OwnPartError, match="report can't be used"), parts.explain_errors():
+        Observer().report()
+
+
+def test_a_part_that_exits_is_explained() -> None:
+    with pytest.raises(parts.OwnPartError, match="SystemExit"), parts.explain_errors("The order a"):
+        sys.exit("no")
+
+
+def test_a_part_is_spoken_of_by_its_file_or_its_kind() -> None:
+    assert parts.spoken("mine.py:ece", "metric") == "mine.py:ece"
+    assert parts.spoken("python:ece-0123456789ab", "metric") == "The metric ece"
 
 
 def test_what_a_file_draws_is_the_same_in_every_process(mine: Write) -> None:

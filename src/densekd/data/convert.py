@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from densekd.checks import first_line
 from densekd.data.dataset import (
     Dataset,
     FileImages,
@@ -27,7 +28,7 @@ from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_r
 from densekd.data.folder import load_folder
 from densekd.data.hub import TEST_FRACTION, hub_dataset
 from densekd.data.stratify import stratified_split
-from densekd.parts import OwnPartError, explain_errors
+from densekd.parts import OwnPartError, explain_errors, is_reference, line_of, spoken
 from densekd.seeds import fixed_random_state
 
 ImageInput = Path | str | Image.Image | NDArray[Any]
@@ -69,14 +70,21 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
         Scenario('data', tasks of [2, 1, 1] classes)
     """
     options = options or ConvertOptions()
-    with explain_errors(), fixed_random_state():
-        value = data() if callable(data) and not _is_sequence(data) else data
+    part = spoken(name, "data set") if is_reference(name) else name
+    with fixed_random_state():
+        with explain_errors(part):
+            value = data() if callable(data) and not _is_sequence(data) else data
         try:
-            made = _convert(value, name, options)
+            made = _convert(value, part, options)
         except OwnPartError:
             raise
         except (ValueError, OSError) as error:
-            raise OwnPartError(f"{name} can't be used: {error}") from error
+            where = line_of(error)
+            kind = f"{type(error).__name__}{where}: " if where else ""
+            raise OwnPartError(f"{part} can't be used: {kind}{error}") from error
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+            kind = f"{type(error).__name__}{line_of(error)}"
+            raise OwnPartError(f"{part} can't be used: {kind}: {first_line(error)}.") from error
     return dataclasses.replace(made, name=name)
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from densekd.checks import check_choice
 from densekd.data.dataset import Images, Split, images_from_state, join_images, join_splits
-from densekd.parts import OwnPartError, explain_errors, find, is_reference
+from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
 from densekd.seeds import fixed_random_state
 
 Selection = Literal["random", "herding", "greedy"]
@@ -27,7 +27,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Quota:
-    """How many exemplars a class may keep: a fixed number, or its share of a fixed total."""
+    """How many exemplars a class may keep: a fixed number, or its share of a fixed total.
+
+    Example:
+        >>> from densekd import Quota
+        >>> Quota(per_class=20).of(classes=10), Quota(None, total=500).of(classes=10)
+        (20, 50)
+    """
 
     per_class: int | None = 20
     total: int | None = None
@@ -58,8 +64,7 @@ class ExemplarMemory:
 
     Example:
         >>> import torch
-        >>> from densekd import ExemplarMemory, Scenario, load
-        >>> from densekd.data.memory import Quota
+        >>> from densekd import ExemplarMemory, Quota, Scenario, load
         >>> first, *others = Scenario.of(load("digits"), steps=4, equal=True)
         >>> memory = ExemplarMemory(Quota(per_class=3))
         >>> memory.learn(first.train, len(first.classes), torch.Generator())
@@ -227,7 +232,8 @@ def selection_of(name: str) -> Selection | SelectionPolicy:
         return cast(Selection, name)
     policy = find(name)
     if not callable(policy):
-        raise OwnPartError(f"{name} must be a function that selects images, not {policy!r}.")
+        part = spoken(name, "selection")
+        raise OwnPartError(f"{part} must be a function that selects images, not {policy!r}.")
     return cast(SelectionPolicy, policy)
 
 
@@ -240,7 +246,7 @@ def _own_order(
     for features in rows:
         wanted = min(count, len(features))
         seed = int(torch.randint(2**62, (), generator=generator))
-        with explain_errors(), fixed_random_state(seed):
+        with explain_errors(f"The selection {name}"), fixed_random_state(seed):
             chosen = policy(features, wanted)
         try:
             order = torch.as_tensor(chosen).cpu()

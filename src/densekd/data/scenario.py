@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from densekd.data.dataset import Dataset, Split
-from densekd.parts import OwnPartError, explain_errors, find, is_reference
+from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
 
 # A function of one's own gets the class names, and returns them, or their positions, in order.
 OrderFunction = Callable[[Sequence[str]], Sequence[str] | Sequence[int]]
@@ -202,7 +202,8 @@ def class_order(dataset: Dataset, order: Order) -> list[int]:
     if order == "icarl":
         return icarl_order(torch.bincount(dataset.train.labels, minlength=classes).tolist())
     if isinstance(order, Path) and is_reference(order):
-        return _own_order(str(order), cast(Any, find(str(order))), dataset.classes)
+        part = spoken(str(order), "order")
+        return _own_order(part, cast(Any, find(str(order))), dataset.classes)
     if callable(order):
         name = getattr(order, "__name__", type(order).__name__)
         return _own_order(f"The order {name}", order, dataset.classes)
@@ -216,7 +217,7 @@ def class_order(dataset: Dataset, order: Order) -> list[int]:
 def _own_order(name: str, order: OrderFunction, classes: Sequence[str]) -> list[int]:
     if not callable(order):
         raise OwnPartError(f"{name} must be a function of the class names, not {order!r}.")
-    with explain_errors():
+    with explain_errors(name):
         given = order(classes)
         wanted = list(given)
     if all(isinstance(name, str) for name in wanted):

@@ -56,6 +56,11 @@ class Phase:
     rates: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.schedule, Schedule):
+            raise ValueError(
+                f"The phase {self.name!r}: schedule must be a Schedule, not "
+                f"{type(self.schedule).__name__}."
+            )
         check_choice("data", self.data, get_args(PhaseData))
         check_choice("trains", self.trains, get_args(Trains))
         check_choice("teacher", self.teacher, get_args(TeacherSource))
@@ -107,6 +112,7 @@ class Method:
         check_choice("streams", self.streams, get_args(Streams))
         check_choice("keeps", self.keeps, get_args(Keeps))
         check_choice("predicts", self.predicts, get_args(Predictor))
+        self._check_kinds()
         object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
         for phases in (self.base, self.increment):
             names = [phase.name for phase in phases]
@@ -116,6 +122,28 @@ class Method:
             self._check_streams(slot, term)
         for phase, base in self._phases():
             self._check_phase(phase, base)
+
+    def _check_kinds(self) -> None:
+        """Refuse values of wrong types, which would fail somewhere else."""
+
+        def refuse(what: str, wanted: str, given: object) -> None:
+            raise ValueError(f"{self.name}: {what} must be {wanted}, not {type(given).__name__}.")
+
+        if not isinstance(self.terms, Mapping):
+            refuse("terms", "a mapping from slots to terms", self.terms)
+        for slot, term in self.terms.items():
+            if not isinstance(term, Term):
+                refuse(f"the term {slot!r}", "a Term", term)
+            if not hasattr(term, "streams"):
+                raise ValueError(
+                    f"{self.name}: the term {slot!r} has no streams; call super().__init__ in its "
+                    "__init__."
+                )
+        for what, phases in (("base", self.base), ("increment", self.increment)):
+            each = phases if isinstance(phases, tuple | list) else (phases,)
+            wrong = [phase for phase in each if not isinstance(phase, Phase)]
+            if wrong or each is not phases:
+                refuse(what, "a tuple of phases", wrong[0] if wrong else phases)
 
     def with_term(self, slot: str, term: Term) -> "Method":
         """The same method with one slot set: added if it was free, else replaced."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from densekd.methods.method import Method, MethodSpec
 from densekd.methods.schedule import Schedules
-from densekd.parts import OwnPartError, explain_errors
+from densekd.parts import OwnPartError, explain_errors, spoken
 
 Params = Mapping[str, bool | int | float | str]
 
@@ -18,18 +18,18 @@ def own_method(
     """Make a method from a value of one's own.
 
     Args:
-        name: what to call the value in messages.
+        name: its reference.
         value: a `Method`, which has schedules; a `MethodSpec`, whose options the ``params`` are;
             or a function that gets the schedules, and the ``params`` as keywords.
         schedules: to train by.
         params: numbers and words by name.
     """
-    given = dict(params or {})
+    name, given = spoken(name, "method"), dict(params or {})
     if isinstance(value, Method):
         if given:
             raise OwnPartError(f"{name} is a Method, which takes no method.params; leave them out.")
         return value
-    with explain_errors():
+    with explain_errors(name):
         if isinstance(value, MethodSpec):
             _check_params(name, [*inspect.signature(value.options).parameters], given)
             made: object = value.build(value.options(**given), schedules)

@@ -11,7 +11,7 @@ from densekd.checks import check_choice
 Decay = Literal["cosine", "milestones", "constant"]
 Optimiser = Literal["sgd", "adamw"]
 _MOST = 10**9  # epochs, or images in a batch
-ADAMW_LR = 1e-3  # the usual learning rate of AdamW
+_SGD_LR, ADAMW_LR = 0.1, 1e-3  # the usual learning rates
 
 # A finish has few images, so it costs little, and it needs its number of steps however short the
 # rest is (docs/decisions/030).
@@ -30,7 +30,8 @@ class Schedule:
     """
 
     epochs: int = 70  # passes over the new images
-    lr: float = 0.1  # the learning rate of the first epoch after the warm-up; for AdamW about 0.001
+    # The learning rate of the first epoch after the warm-up; by default 0.1, for AdamW 0.001.
+    lr: float = None  # type: ignore[assignment]
     decay: Decay = "cosine"
     lr_end: float = 1e-4  # where the cosine ends
     milestones: tuple[int, ...] = ()  # the epochs from which the rate is multiplied by ``factor``
@@ -45,6 +46,8 @@ class Schedule:
     def __post_init__(self) -> None:
         check_choice("decay", self.decay, get_args(Decay))
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
+        if self.lr is None:
+            object.__setattr__(self, "lr", ADAMW_LR if self.optimiser == "adamw" else _SGD_LR)
         counts = 1 <= self.epochs <= _MOST and 1 <= self.batch_size <= _MOST
         if not counts or not 0 < self.lr < math.inf:
             raise ValueError(

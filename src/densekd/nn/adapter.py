@@ -8,11 +8,15 @@ from torch import Tensor, nn
 
 from densekd.checks import first_line
 from densekd.nn.network import Backbone, Features
-from densekd.parts import OwnPartError, explain_errors
+from densekd.parts import OwnPartError, explain_errors, line_of, spoken
 
 # The height and width of the zero image that tells how many features a module returns, if that of
 # the images isn't known.
 _TRIAL = (32, 32)
+
+
+class _WrongOutput(ValueError):
+    """A module returns something else than features."""
 
 
 class BackboneAdapter(nn.Module):
@@ -43,7 +47,7 @@ class BackboneAdapter(nn.Module):
             return Features(out.mean((2, 3)), (out,))
         if not isinstance(out, Tensor) or out.ndim != 2:
             shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise ValueError(
+            raise _WrongOutput(
                 f"A backbone must return features [B, D] or maps [B, D, H, W], not {shape}."
             )
         return Features(out, ())
@@ -80,7 +84,8 @@ def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) 
     Raises:
         OwnPartError: it can't be used for images of ``size``; the message calls it ``name``.
     """
-    with explain_errors():
+    name = spoken(name, "network")
+    with explain_errors(name):
         made = copy.deepcopy(value) if isinstance(value, nn.Module) else value
         made = made() if callable(made) and not isinstance(made, nn.Module) else made
     try:
@@ -88,6 +93,8 @@ def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) 
         features = _try(backbone, size or _TRIAL)
         if features.shape[1] != backbone.width:
             raise ValueError(f"its width is {backbone.width}, but it has {features.shape[1]}")
+    except OwnPartError:
+        raise
     except ValueError as error:
         raise OwnPartError(f"{name} can't be used: {first_line(error)}.") from error
     return backbone
@@ -100,22 +107,31 @@ def _try(backbone: Any, size: tuple[int, int]) -> Tensor:
     was_training = backbone.training
     # Otherwise the trial would change the running statistics of batch norm.
     backbone.eval()
-    height, width = size
     try:
         with torch.no_grad():
             features = backbone(images)
-        pooled = features.pooled
-        if pooled.ndim != 2 or len(pooled) != 1:
-            raise ValueError(f"A backbone must return features [B, D], not {list(pooled.shape)}.")
-    except ValueError:
+    except _WrongOutput:
         raise
     except Exception as error:
+        height, width = size
         raise ValueError(
-            f"The backbone can't take images of {height} x {width} pixels ({first_line(error)}); "
-            "change it, or state its features: densekd.nn.adapter.BackboneAdapter(module, "
-            "width=...)."
+            f"The backbone can't take images of {height} x {width} pixels "
+            f"({type(error).__name__}{line_of(error)}: {first_line(error)}); change it, or state "
+            "its features: densekd.nn.adapter.BackboneAdapter(module, width=...)."
         ) from error
     finally:
         backbone.train(was_training)
-    assert isinstance(pooled, Tensor)
+    return _checked(features)
+
+
+def _checked(features: Any) -> Tensor:
+    """The pooled features of one image, ``[1, D]``."""
+    pooled = getattr(features, "pooled", None)
+    if not isinstance(pooled, Tensor):
+        given = type(features if pooled is None else pooled).__name__
+        raise ValueError(f"A backbone with a width must return densekd.Features, not {given}.")
+    if pooled.ndim != 2 or len(pooled) != 1:
+        raise ValueError(f"A backbone must return features [B, D], not {list(pooled.shape)}.")
+    if not pooled.is_floating_point():
+        raise ValueError(f"A backbone must return features as floats, not {pooled.dtype}.")
     return pooled

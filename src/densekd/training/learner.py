@@ -20,6 +20,7 @@ from densekd.methods.method import DataKind, Method
 from densekd.nn.adapter import BackboneAdapter
 from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network, load_weights
+from densekd.parts import explain_errors
 from densekd.seeds import Seeds
 from densekd.training import inference
 from densekd.training.callbacks import Callback
@@ -102,6 +103,7 @@ class Learner:
         """The number of classes of each learned task."""
         return self.network.classifier.sizes
 
+    @explain_errors(but=Callback)
     def learn(
         self,
         task: Task,
@@ -112,8 +114,7 @@ class Learner:
     ) -> Learned:
         """Learn the next task; the learner is unchanged until the task is learned.
 
-        An interrupted call that is repeated with the same checkpoints ends with the same weights,
-        bit for bit.
+        Repeated with the same checkpoints, an interrupted call ends with the same bits.
 
         Args:
             task: new classes, whose labels continue those of the learned ones.
@@ -237,8 +238,7 @@ class Learner:
         """Load a learner that `save` wrote.
 
         A backbone, method or augmentation that was given as an object can't be saved: pass it
-        again. What is passed replaces what was saved. Another method goes on from what was learned
-        if it has the same head; see `load_state`.
+        again. What is passed replaces what was saved. For another method, see `load_state`.
         """
         state = load_state(Path(folder) / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}

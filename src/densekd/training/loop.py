@@ -4,7 +4,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -202,6 +202,11 @@ class _PhaseLoop:
             terms = self.training.terms.items()
             losses = {slot: _checked_loss(slot, term(step)) for slot, term in terms}
         total = torch.stack(list(losses.values())).sum()
+        if not total.requires_grad:
+            raise OwnPartError(
+                f"The terms {', '.join(losses)} don't depend on the weights that are trained; "
+                "compute them from the student's outputs, without detach or no_grad."
+            )
         if self.engine.share.world > 1:
             # DDP waits for the gradient of every parameter, but some classes may be in no loss,
             # such as the old ones without exemplars.
@@ -220,7 +225,10 @@ class _PhaseLoop:
         totals = torch.stack(list(position.sums.values())).tolist()
         # Several ranks must fail together; they do when `_save` checks the weights.
         if self.engine.share.world == 1:
-            self._check(all(map(math.isfinite, totals)) and can_scale(self.scaler), position)
+            wrong = [
+                slot for slot, x in zip(position.sums, totals, strict=True) if not math.isfinite(x)
+            ]
+            self._check(not wrong and can_scale(self.scaler), position, wrong)
         schedule, now = self.phase.schedule, time.monotonic()
         seconds, images = now - self._reported, position.images - self._images
         position.seconds += seconds
@@ -251,24 +259,30 @@ class _PhaseLoop:
         facts = {name: value for name, value in vars(position).items() if name != "sums"}
         self.checkpoints.save(position.done, State(facts, tensors))
 
-    def _check(self, fine: bool, position: Position) -> None:
+    def _check(self, fine: bool, position: Position, slots: Sequence[str] = ()) -> None:
         if not fine:
             # At the end of an epoch the position is already that of the next one.
             epoch = position.epoch + bool(position.batch)
             wider = ", or engine.precision=32" if self.scaler.is_enabled() else ""
             raise Diverged(
-                f"The loss of task {position.task + 1} stopped being finite in epoch {epoch}; "
-                f"try a smaller learning rate or a smaller lambda_base{wider}. "
+                f"The loss of task {position.task + 1}{_of(slots)} stopped being finite in epoch "
+                f"{epoch}; try a smaller learning rate or a smaller lambda_base{wider}. "
                 "What was learned before is kept."
             )
 
 
 def _checked_loss(slot: str, loss: object) -> Tensor:
     """The loss of a term, which may be one of the user's own."""
-    if not isinstance(loss, Tensor) or loss.ndim:
-        shape = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise OwnPartError(f"The term {slot!r} must return a scalar tensor, not {shape}.")
+    if not isinstance(loss, Tensor) or loss.ndim or not loss.is_floating_point():
+        given = type(loss).__name__
+        if isinstance(loss, Tensor):
+            given = f"shape {list(loss.shape)}" if loss.ndim else str(loss.dtype)
+        raise OwnPartError(f"The term {slot!r} must return a scalar tensor of floats, not {given}.")
     return loss
+
+
+def _of(slots: Sequence[str]) -> str:
+    return f" (the term {', '.join(map(repr, slots))})" if slots else ""
 
 
 def _parameter_groups(network: Network, phase: Phase) -> dict[float, list[nn.Parameter]]:

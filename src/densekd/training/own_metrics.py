@@ -10,7 +10,7 @@ from torch import Tensor
 
 from densekd.data.dataset import Split
 from densekd.data.scenario import Scenario
-from densekd.parts import OwnPartError, explain_errors, find, short_name
+from densekd.parts import OwnPartError, explain_errors, find, short_name, spoken
 from densekd.training.inference import cosines
 from densekd.training.learner import Learner
 
@@ -51,7 +51,8 @@ def find_metrics(references: Sequence[str]) -> dict[str, Metric]:
     for name in references:
         metric: Any = find(name)
         if not callable(metric):
-            raise OwnPartError(f"{name} must be a function of the outputs, not {metric!r}.")
+            part = spoken(name, "metric")
+            raise OwnPartError(f"{part} must be a function of the outputs, not {metric!r}.")
         found[name] = metric
     return found
 
@@ -70,8 +71,9 @@ def measure(metrics: Mapping[str, Metric], learner: Learner, test: Split) -> dic
         found = _call(name, metric, outputs)
         for key, number in found.items():
             if not math.isfinite(number):
+                part = spoken(name, "metric")
                 raise OwnPartError(
-                    f"{name} returned {number} after task {outputs.step + 1}; return a finite one."
+                    f"{part} returned {number} after task {outputs.step + 1}; return a finite one."
                 )
             if key in numbers:
                 raise OwnPartError(f"Two metrics are called {key!r}; rename one of them.")
@@ -120,7 +122,8 @@ def step_outputs(learner: Learner, test: Split) -> StepOutputs:
 
 
 def _call(name: str, metric: Metric, outputs: StepOutputs) -> dict[str, float]:
-    with explain_errors():
+    part = spoken(name, "metric")
+    with explain_errors(part):
         value: Any = metric(outputs)
         named = value if isinstance(value, Mapping) else {short_name(name): value}
     numbers = {}
@@ -128,7 +131,7 @@ def _call(name: str, metric: Metric, outputs: StepOutputs) -> dict[str, float]:
         number = number.item() if getattr(number, "ndim", None) == 0 else number
         if not isinstance(key, str) or isinstance(number, bool) or not _is_number(number):
             raise OwnPartError(
-                f"{name} must return a number, or numbers by name, not {type(number).__name__}."
+                f"{part} must return a number, or numbers by name, not {type(number).__name__}."
             )
         numbers[key] = float(number)
     return numbers

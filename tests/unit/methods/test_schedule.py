@@ -118,3 +118,9 @@ def test_optimisers_and_warm_ups_that_can_not_be() -> None:
         Schedule(5, warmup=5)
     with pytest.raises(ValueError, match="momentum must be below 1 for adamw"):
         Schedule(optimiser="adamw", momentum=1.0)
+
+
+def test_each_optimiser_has_its_usual_rate_by_default() -> None:
+    assert Schedule().lr == 0.1
+    assert Schedule(optimiser="adamw").lr == 0.001
+    assert Schedule(lr=0.1, optimiser="adamw").lr == 0.1

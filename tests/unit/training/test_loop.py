@@ -477,7 +477,7 @@ class From(Term):
 @pytest.mark.parametrize("head", ["cosine", "linear"])
 def test_a_learning_rate_that_is_too_high_raises_diverged(head: str, tmp_path: Path) -> None:
     how = make_method("gkd", DenseOptions(head=head), Schedules(Schedule(2, 1e20, batch_size=4)))  # type: ignore[arg-type]
-    with pytest.raises(Diverged, match="task 1 stopped being finite in epoch 1; try a smaller lea"):
+    with pytest.raises(Diverged, match=r"task 1 \(.*\) stopped being finite in epoch 1; try a s"):
         learner(how).learn(SCENARIO[0], checkpoints=Checkpoints(tmp_path / "x"))
     assert not list(tmp_path.glob("x/*"))
 
