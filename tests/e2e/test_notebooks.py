@@ -1,12 +1,22 @@
 """The notebooks run from top to bottom, and their stored outputs are those of this code."""
 
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+class Recorder(NotebookClient):
+    """Keeps what replaced an output in place."""
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        if msg["msg_type"] == "update_display_data":
+            self.resources.setdefault("updates", []).append(msg["content"]["data"])
+        return super().process_message(msg, cell, cell_index)
 
 
 @pytest.mark.slow
@@ -18,9 +28,16 @@ def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     work = tmp_path / "work"
     work.mkdir()
     # Raises with the cell and its traceback if one fails.
-    NotebookClient(stored, timeout=300, resources={"metadata": {"path": str(work)}}).execute()
+    client = Recorder(stored, timeout=300, resources={"metadata": {"path": str(work)}})
+    client.execute()
     assert not list(file.parent.glob("runs"))
+    drawn = [update["text/plain"] for update in client.resources.get("updates", ())]
+    # A notebook that shows progress has bars, which are gone in the end.
+    assert bool(drawn) == (file.stem == "table")
+    if drawn:
+        assert any("running" in text and "━" in text for text in drawn)
+        assert drawn[-1] == ""
 
 
 def test_the_notebooks_are_found() -> None:
-    assert [file.stem for file in NOTEBOOKS] == ["loss", "method"]
+    assert [file.stem for file in NOTEBOOKS] == ["loss", "method", "table"]

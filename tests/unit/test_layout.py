@@ -32,7 +32,7 @@ TESTED_ELSEWHERE = {
     "e2e/test_serve.py": {"cli/serve.py", "serve/access.py", "serve/api.py", "serve/server.py"},
     "e2e/test_sweeps.py": {"cli/sweep.py", "sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},
-    "faults/test_run_faults.py": {"runs/locks.py", "runs/observer.py"},
+    "faults/test_run_faults.py": {"runs/locks.py"},
     "faults/test_strange_runs.py": {"runs/stored.py", "shapes.py"},
     "property/test_distill_properties.py": {"losses/checks.py"},
     "unit/display/test_run_progress.py": {"display/progress.py"},
@@ -61,7 +61,6 @@ TESTED_ELSEWHERE = {
     "unit/test_public_api.py": {
         "api/report.py",
         "api/signature.py",
-        "api/sweep.py",
         "api/teach.py",
         "sweeps/outcome.py",
     },

@@ -12,6 +12,7 @@ from densekd.config.keywords import (
     COMPRESSION_KEYS,
     RUN_KEYS,
     SweepKeywords,
+    as_setting,
     settings_of,
     with_overrides,
 )
@@ -19,14 +20,13 @@ from densekd.display import output
 from densekd.display.interrupts import interruptible
 from densekd.display.progress import Bars, display_target
 from densekd.display.sweep_progress import SweepDisplay, left_out, summary
-from densekd.jobs.local import LocalPool
+from densekd.parts import is_reference
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepPlan, plan
 from densekd.sweeps.library import find_experiment
 from densekd.sweeps.outcome import SweepOutcome
-from densekd.sweeps.ray import RayPool
 from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
-from densekd.sweeps.work import finished, start_pool
+from densekd.sweeps.work import WorkerPool, finished, start_pool
 from densekd.training.callbacks import Stopped
 
 
@@ -44,8 +44,10 @@ def sweep(
     """Do all runs of an experiment, several at the same time; what is finished is only read.
 
     Does what ``densekd sweep`` does, in the same folders, in processes of its own: in a script,
-    call it under ``if __name__ == "__main__":``. Ctrl-C saves all runs and raises
-    `densekd.Stopped`; the same call resumes them. A run that fails stops no other.
+    call it under ``if __name__ == "__main__":``. Methods, networks and other parts may be Python
+    values, in the grid too; then the runs are done one after the other in this process. Ctrl-C
+    saves all runs and raises `densekd.Stopped`; the same call resumes them. A run that fails stops
+    no other.
 
     Args:
         experiment: the name of an experiment, as ``densekd sweep --list`` shows them, or a TOML
@@ -82,19 +84,34 @@ def sweep(
     given: dict[str, Any] = dict(settings)
     changes, pick = given.pop("override", ()), given.pop("pick", ())
     pick_tasks = given.pop("pick_tasks", None)
-    pool = partial(start_pool, workers, given.pop("engine", "local"), given.pop("address", None))
+    where = workers, given.pop("engine", "local"), given.pop("address", None)
     file = find_experiment(str(experiment))
     made = read_experiment(file)
     keys = {**RUN_KEYS, **(COMPRESSION_KEYS if made.kind == "compression" else {})}
-    axes = [f"{keys.get(key, key)}={json.dumps([*values])}" for key, values in (grid or {}).items()]
-    made = made.with_axes(axes).with_pick(list(pick), pick_tasks)
+    axes = {
+        (key := keys.get(name, name)): [as_setting(key, value) for value in values]
+        for name, values in (grid or {}).items()
+    }
+    made = made.with_axes([f"{key}={json.dumps(values)}" for key, values in axes.items()])
+    made = made.with_pick(list(pick), pick_tasks)
     tree = with_overrides(settings_of(given, keys), changes)
+    pool = partial(start_pool, *where, value=_python_value([axes, tree]))
     planned = plan(made, Path(out).expanduser(), tree, scale)
     return SweepOutcome(carry_out_sweep(planned, file, pool, quiet=quiet))
 
 
+def _python_value(settings: Any) -> str | None:
+    """The first reference to a Python value among settings."""
+    if isinstance(settings, Mapping):
+        settings = [*settings.values()]
+    if isinstance(settings, list | tuple):
+        return next(filter(None, map(_python_value, settings)), None)
+    named = isinstance(settings, str) and settings.startswith("python:")
+    return settings if named and is_reference(settings) else None
+
+
 def carry_out_sweep(
-    planned: SweepPlan, file: Path, pool: Callable[[], LocalPool | RayPool], *, quiet: bool
+    planned: SweepPlan, file: Path, pool: Callable[[], WorkerPool], *, quiet: bool
 ) -> SweepRecord:
     """Do the unfinished runs of a sweep while showing its progress.
 

@@ -1,8 +1,11 @@
 """What the live displays of runs, sweeps and updates share."""
 
+import io
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import rich.progress as bars
 from rich.console import Console, RenderableType
@@ -10,6 +13,32 @@ from rich.text import Text
 
 from densekd.display import output
 from densekd.display.interrupts import Interrupts
+
+_SECONDS_PER_DRAWING = 0.2  # in a notebook
+
+
+class NotebookArea:
+    """A part of a notebook's output that is replaced in place."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        shown = {"text/plain": ""}
+        self._handle: Any = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+
+    def show(self, *lines: RenderableType) -> None:
+        """Replace what is shown."""
+        console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False)
+        console.print(*lines, sep="\n")
+        html = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
+        self._replace(html, console.export_text())
+
+    def clear(self) -> None:
+        """Leave nothing."""
+        self._replace("", "")
+
+    def _replace(self, html: str, text: str) -> None:
+        self._handle.update({"text/html": html, "text/plain": text}, raw=True)
 
 
 class Bars(bars.Progress):
@@ -22,6 +51,36 @@ class Bars(bars.Progress):
             for part in ("description", "fields[amount]")
         )
         super().__init__(label, bars.BarColumn(width), amount, console=console, transient=True)
+        self._area: NotebookArea | None = None
+        self._shown = 0.0
+
+    def start(self) -> None:
+        """Show the bars: on a terminal, or in a notebook, where rich would need ipywidgets."""
+        if self.console.is_jupyter:
+            self._area = NotebookArea()
+        else:
+            super().start()
+
+    def stop(self) -> None:
+        """Take the bars away."""
+        if self._area is None:
+            super().stop()
+        else:
+            self._area.clear()
+
+    def update(self, *changes: Any, **fields: Any) -> None:
+        """Change a bar; a notebook has no thread that would draw it."""
+        super().update(*changes, **fields)
+        if self._area is not None and time.monotonic() - self._shown > _SECONDS_PER_DRAWING:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Draw the bars as they are now."""
+        if self._area is None:
+            super().refresh()
+        else:
+            self._shown = time.monotonic()
+            self._area.show(*self.get_renderables())
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bars, and the details if there are any."""
@@ -51,7 +110,9 @@ class Bar(Bars):
 
 @contextmanager
 def display_target(quiet: bool, kind: type[Bars]) -> Iterator[Console | Bars]:
-    """Where to show progress: bars on a terminal, else stderr; quiet consoles print nothing.
+    """Where to show progress: bars on a terminal or in a notebook, else stderr.
+
+    Quiet consoles print nothing.
 
     Warnings of the package are shown meanwhile, even if quiet.
     """
@@ -59,7 +120,7 @@ def display_target(quiet: bool, kind: type[Bars]) -> Iterator[Console | Bars]:
     with output.show_warnings(console):
         if quiet:
             yield Console(quiet=True)
-        elif console.is_terminal:
+        elif console.is_terminal or console.is_jupyter:
             with kind(console) as live:
                 yield live
         else:

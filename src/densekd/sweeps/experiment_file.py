@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from densekd.config.settings_tree import flat, given, override, read_toml
+from densekd.parts import is_reference, short_name
 from densekd.sweeps.search import Parameter, Search, read_search
 
 JobKind = Literal["runs", "compression"]
@@ -157,7 +158,9 @@ def label(point: Mapping[str, Any]) -> str:
 
 
 def short_value(value: Any) -> Any:
-    """A number with at most six digits, which tell trials apart."""
+    """A number with at most six digits, which tell trials apart; a Python value's own name."""
+    if str(value).startswith("python:") and is_reference(value):
+        return short_name(value)
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

@@ -15,7 +15,7 @@ from densekd.compression.config import (
     teacher_settings,
 )
 from densekd.config.digests import base_settings
-from densekd.config.own_parts import own_references
+from densekd.config.own_parts import logger_references, own_references
 from densekd.config.schema import Config, resolve
 from densekd.config.settings_tree import (
     INERT_KEYS,
@@ -29,7 +29,7 @@ from densekd.config.settings_tree import (
 )
 from densekd.data.scenario import task_sizes
 from densekd.data.sources import count_classes
-from densekd.parts import load_files
+from densekd.parts import find, load_files
 from densekd.runs.run import run_folder
 from densekd.sweeps.experiment_file import Experiment, JobKind, label
 from densekd.sweeps.pick import FIRST_TASKS
@@ -221,14 +221,10 @@ def _resolve(experiment: Experiment, tree: Mapping[str, Any]) -> Config | Compre
             "a search picks by validation images, and there are none; hold some out by "
             "--validation 0.1, or data.validation = 0.1 in the settings."
         )
-    references = own_references(config).values()
-    values = [name for name in references if name.startswith("python:")]
-    if values:
-        raise ValueError(
-            f"{values[0]} is a value of this Python process, which the processes of a sweep don't "
-            "have; put it into a file and name it as FILE.py:NAME."
-        )
+    references = [*own_references(config).values(), *logger_references(config)]
     load_files(references)
+    for name in references:
+        find(name)  # or say that it is missing
     if config.engine.ranks != 1:
         raise ValueError(
             "a sweep has one device for each run; leave engine.devices and engine.nodes out, or "

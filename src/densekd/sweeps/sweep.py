@@ -224,7 +224,7 @@ class JobQueue:
 
 
 class _WorkerPool(Protocol):
-    """Where jobs run: `densekd.jobs.local.LocalPool` or `densekd.sweeps.ray.RayPool`."""
+    """Where jobs run: the pools of `densekd.jobs.local`, `densekd.sweeps.ray` and others."""
 
     @property
     def free(self) -> bool: ...

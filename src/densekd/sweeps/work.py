@@ -11,7 +11,9 @@ from densekd.config.schema import Config, resolve
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress
+from densekd.jobs.in_process import InProcessPool
 from densekd.jobs.local import LocalPool, cores, threads_each
+from densekd.parts import spoken
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config
@@ -20,6 +22,7 @@ from densekd.sweeps.jobs import SweepJob
 from densekd.sweeps.ray import RayPool
 from densekd.training.callbacks import TrainingProgress, stoppable
 
+WorkerPool = LocalPool | RayPool | InProcessPool
 SweepEngine = Literal["local", "ray"]
 
 
@@ -39,9 +42,24 @@ def work(job: SweepJob, channel: JobChannel) -> None:
 
 
 def start_pool(
-    workers: int | None = None, engine: SweepEngine = "local", address: str | None = None
-) -> LocalPool | RayPool:
-    """The pool that computes runs: processes on this machine, or a Ray cluster."""
+    workers: int | None = None,
+    engine: SweepEngine = "local",
+    address: str | None = None,
+    *,
+    value: str | None = None,
+) -> WorkerPool:
+    """The pool that computes runs: processes on this machine, or a Ray cluster.
+
+    With a ``value`` of this process, it is this process, one run at a time.
+    """
+    if value is not None:
+        if engine == "ray" or (workers or 1) > 1:
+            raise ValueError(
+                f"{spoken(value, 'value')} is in this Python process only, where a sweep does one "
+                "run at a time; leave workers and engine out, or put it into a file and name it "
+                "as FILE.py:NAME."
+            )
+        return InProcessPool(work)
     if address is not None and engine != "ray":
         raise ValueError("--address names a Ray cluster; add --engine ray.")
     # Half: a run gains from a second thread, and each holds its data in memory.
