@@ -91,7 +91,7 @@ NETWORKS = [
     Case("class part(nn.Module):\n    def forward(self, x): return [x]", "not list"),
     Case("class part(nn.Module):\n    def forward(self, x): return x.mean()", "not []"),
     Case("class part(nn.Module):\n    def forward(self, x): return x.flatten()", "not [192]"),
-    Case("class part(nn.Module):\n    def forward(self, x): return x.mean((2, 3)).int()", "floats"),
+    Case("class part(nn.Module):\n    def forward(self, x): return x.mean((2, 3)).int()", "int32"),
     Case(
         "class part(nn.Module):\n    width = 3\n    def forward(self, x): return x.mean((2, 3))",
         "must return densekd.Features, not Tensor",
@@ -285,6 +285,15 @@ def test_a_term_in_a_learner(case: Case) -> None:
     one = densekd.Schedule(epochs=1)
     learner = densekd.Learner("resnet8", made.part(densekd.Schedules(one, one)), memory=2)
     with pytest.raises(Exception, match=r".") as caught:
+        learner.partial_fit(np.zeros((4, 8, 8, 3), np.uint8), ["a", "b"] * 2)
+    assert expected(case.says) in str(caught.value)
+
+
+@pytest.mark.parametrize("case", [case for case in NETWORKS if "class" in case.code])
+def test_a_network_in_a_learner(case: Case) -> None:
+    write(case.code)
+    learner = densekd.Learner(module().part(), "finetune", memory=2, epochs=1)
+    with pytest.raises(ValueError, match=r".") as caught:
         learner.partial_fit(np.zeros((4, 8, 8, 3), np.uint8), ["a", "b"] * 2)
     assert expected(case.says) in str(caught.value)
 

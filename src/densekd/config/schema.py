@@ -55,17 +55,14 @@ MethodParams = Annotated[
     dict[str, bool | int | float | str],
     Field(description="a table of numbers and texts, such as { alpha = 0.5 }"),
 ]
-KnownLogger = Literal["tensorboard", "wandb", "mlflow"]
-_REFERENCE = r"^(.+\.py|python):.+$"
-OwnSelection = Annotated[
-    str, Field(pattern=_REFERENCE, description="a function such as mine.py:policy")
-]
+_OWN = r"^(.+\.py|python):.+$"
+OwnSelection = Annotated[str, Field(pattern=_OWN, description="a function such as mine.py:policy")]
+_OwnPart = Annotated[str, Field(pattern=_OWN)]
 OwnMetrics = Annotated[
-    tuple[Annotated[str, Field(pattern=_REFERENCE)], ...],
-    Field(description='a list of functions such as ["mine.py:ece"]'),
+    tuple[_OwnPart, ...], Field(description='a list of functions such as ["mine.py:ece"]')
 ]
 Loggers = Annotated[
-    tuple[KnownLogger | Annotated[str, Field(pattern=_REFERENCE)], ...],
+    tuple[Literal["tensorboard", "wandb", "mlflow"] | _OwnPart, ...],
     Field(description='a list of "tensorboard", "wandb", "mlflow", or classes such as "mine.py:X"'),
 ]
 

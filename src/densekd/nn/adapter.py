@@ -34,11 +34,7 @@ class BackboneAdapter(nn.Module):
         super().__init__()
         self.module = module
         self.finds_width = width is None
-        self.width = self.width_at(size) if width is None else width
-
-    def width_at(self, size: tuple[int, int] | None = None) -> int:
-        """The number of features for images of a size; raises ValueError if it can't take them."""
-        return _try(self, size or _TRIAL).shape[1]
+        self.width = _try(self, size or _TRIAL).shape[1] if width is None else width
 
     def forward(self, images: Tensor) -> Features:
         """``[B, 3, H, W]`` to pooled features ``[B, D]``, and the map if there is one."""
@@ -51,6 +47,23 @@ class BackboneAdapter(nn.Module):
                 f"A backbone must return features [B, D] or maps [B, D, H, W], not {shape}."
             )
         return Features(out, ())
+
+
+def width_at(backbone: Any, size: tuple[int, int] | None = None) -> int:
+    """The number of features that a backbone has for images of a size.
+
+    It is found by a trial, but for one of this package or an adapter with a given width.
+
+    Raises:
+        ValueError: it can't take them, or has another width than it says.
+    """
+    finds = getattr(backbone, "finds_width", False)
+    if type(backbone).__module__.startswith("densekd.") and not finds:
+        return int(backbone.width)
+    features = _try(backbone, size or _TRIAL).shape[1]
+    if features != backbone.width and not finds:
+        raise ValueError(f"A backbone says its width is {backbone.width}, but it has {features}.")
+    return features
 
 
 def as_backbone(module: Any, size: tuple[int, int] | None = None) -> Backbone:
@@ -90,9 +103,7 @@ def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) 
         made = made() if callable(made) and not isinstance(made, nn.Module) else made
     try:
         backbone = as_backbone(made, size)
-        features = _try(backbone, size or _TRIAL)
-        if features.shape[1] != backbone.width:
-            raise ValueError(f"its width is {backbone.width}, but it has {features.shape[1]}")
+        width_at(backbone, size)
     except OwnPartError:
         raise
     except ValueError as error:
@@ -132,6 +143,6 @@ def _checked(features: Any) -> Tensor:
         raise ValueError(f"A backbone with a width must return densekd.Features, not {given}.")
     if pooled.ndim != 2 or len(pooled) != 1:
         raise ValueError(f"A backbone must return features [B, D], not {list(pooled.shape)}.")
-    if not pooled.is_floating_point():
-        raise ValueError(f"A backbone must return features as floats, not {pooled.dtype}.")
+    if pooled.dtype != torch.float32:
+        raise ValueError(f"A backbone must return features in float32, not {pooled.dtype}.")
     return pooled

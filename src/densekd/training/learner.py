@@ -17,7 +17,7 @@ from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
 from densekd.methods.defaults import kind_by_size
 from densekd.methods.method import DataKind, Method
-from densekd.nn.adapter import BackboneAdapter
+from densekd.nn.adapter import BackboneAdapter, width_at
 from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network, load_weights
 from densekd.parts import explain_errors
@@ -134,8 +134,8 @@ class Learner:
         backbone, given = self.network.backbone, self.spec.settings.augment
         if isinstance(given, InferredAugment) and not self.classes:
             self._set_augment(given.on(task.train.images, backbone))
-        if not self.classes and isinstance(backbone, BackboneAdapter) and backbone.finds_width:
-            self._set_width(backbone.width_at(image_shape(task.train.images)))
+        if not self.classes and not isinstance(self.spec.backbone, str):
+            self._set_width(width_at(backbone, image_shape(task.train.images)))
         training = TaskTraining(
             task, self.method, self.memory, self.settings, self.network, external_teacher
         )
