@@ -29,7 +29,7 @@ def test_the_code_on_the_page_runs(
     assert "gkd 0." in out
     assert "('grass', 'sky')" in out
     assert Path("comparison.png").is_file()
-    assert len(densekd.compare("runs")) == 5
+    assert len(densekd.compare("runs")) == 7
 
 
 @pytest.mark.slow

@@ -230,7 +230,7 @@ def test_tensorboard_is_one_more_writer_and_not_needed(
     assert list(folder.glob("tensorboard/epochs/events.*"))
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setattr("densekd.runs.epochs.find_spec", lambda name: None)
+    monkeypatch.setattr("densekd.runs.trackers.find_spec", lambda name: None)
     without = run_config(short(), tmp_path)
     assert not (Path(without["folder"]) / "tensorboard").exists()
     assert losses(without) == losses(result)
