@@ -3,7 +3,9 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from densekd.config.settings_tree import digest, given, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
@@ -14,6 +16,18 @@ from densekd.parts import OwnPartError, is_reference, load_files, refer, version
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+# In an error message, a description follows "must be".
+_OWN = r"^(.+\.py|python):.+$"
+OwnSelection = Annotated[str, Field(pattern=_OWN, description="a function such as mine.py:policy")]
+_OwnPart = Annotated[str, Field(pattern=_OWN)]
+OwnMetrics = Annotated[
+    tuple[_OwnPart, ...], Field(description='a list of functions such as ["mine.py:ece"]')
+]
+Loggers = Annotated[
+    tuple[Literal["tensorboard", "wandb", "mlflow"] | _OwnPart, ...],
+    Field(description='a list of "tensorboard", "wandb", "mlflow", or classes such as "mine.py:X"'),
+]
 
 # The settings that may name a part of one's own, besides ``metrics`` and the method.
 _SETTINGS = ("network", "data.source", "scenario.order", "memory.selection")

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 
 from densekd.config.defaults import default_settings
 from densekd.config.errors import check_sizes, error_sentence
-from densekd.config.own_parts import with_references
+from densekd.config.own_parts import Loggers, OwnMetrics, OwnSelection, with_references
 from densekd.config.settings_tree import as_text, given, merge, plain, toml_lines, uniform
 from densekd.data import sources
 from densekd.data.memory import Quota, Selection
@@ -54,16 +54,6 @@ Share = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below
 MethodParams = Annotated[
     dict[str, bool | int | float | str],
     Field(description="a table of numbers and texts, such as { alpha = 0.5 }"),
-]
-_OWN = r"^(.+\.py|python):.+$"
-OwnSelection = Annotated[str, Field(pattern=_OWN, description="a function such as mine.py:policy")]
-_OwnPart = Annotated[str, Field(pattern=_OWN)]
-OwnMetrics = Annotated[
-    tuple[_OwnPart, ...], Field(description='a list of functions such as ["mine.py:ece"]')
-]
-Loggers = Annotated[
-    tuple[Literal["tensorboard", "wandb", "mlflow"] | _OwnPart, ...],
-    Field(description='a list of "tensorboard", "wandb", "mlflow", or classes such as "mine.py:X"'),
 ]
 
 Accelerator = Literal["auto", "cpu", "cuda", "mps"]
