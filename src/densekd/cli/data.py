@@ -14,6 +14,7 @@ from densekd.display import output
 # Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:
     from densekd.data.cifar import CifarName
+    from densekd.data.folder import FoundImages
 
 _Source = Annotated[str, argument("A source that `densekd data list` shows.", "SOURCE")]
 data_app = typer.Typer(no_args_is_help=True, help="List, check and download data sets.")
@@ -62,12 +63,11 @@ def check_command(
     from densekd.data import sources
 
     kind, rest = sources.parse(source)
-    match kind:
-        case "cifar10" | "cifar100":
-            _check_cifar(kind, sources.data_dir(data_dir))
-        case "folder" | "imagenet" | "imagenet100":
-            _check_folder(kind, Path(rest).expanduser(), classes_file)
-            return
+    if kind == "cifar10" or kind == "cifar100":
+        _check_cifar(kind, sources.data_dir(data_dir))
+    elif (found := sources.find_source(source, classes_file)) is not None:
+        _check_folder(Path(rest).expanduser(), found)
+        return
     options = sources.SourceOptions(
         data_dir,
         classes_file=classes_file,
@@ -141,13 +141,9 @@ def _check_cifar(name: "CifarName", where: Path) -> None:
         raise typer.Exit(1)
 
 
-def _check_folder(kind: str, path: Path, classes_file: Path | None) -> None:
-    from densekd.data import folder, imagenet
+def _check_folder(path: Path, found: "FoundImages") -> None:
+    from densekd.data import folder
 
-    if kind == "folder":
-        found = folder.find_images(path)
-    else:
-        found = imagenet.find_imagenet(path, classes_file, subset=kind == "imagenet100")
     with output.show_progress(f"Reading {output.safe(path)}", "images") as on_progress:
         counts, unreadable = folder.check_images(found, on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in counts.items()})

@@ -247,8 +247,17 @@ def read_images(
     return FileImages(tuple(item.file for item in items), size), items
 
 
-def folder_dataset(kind: str, path: Path, images: Images, items: list[ImageItem]) -> Dataset:
-    """Make a data set of images and their items; warn of classes without test images."""
+def folder_dataset(
+    kind: str,
+    path: Path,
+    images: Images,
+    items: list[ImageItem],
+    order: Sequence[str] | None = None,
+) -> Dataset:
+    """Make a data set of images and their items; warn of classes without test images.
+
+    The classes are sorted, or in a given ``order``.
+    """
     counts: dict[str, Counter[str]] = {}
     for item in items:
         counts.setdefault(item.part, Counter())[item.label] += 1
@@ -258,7 +267,7 @@ def folder_dataset(kind: str, path: Path, images: Images, items: list[ImageItem]
     if untested:
         names = ", ".join(map(repr, sorted(untested)))
         logger.warning("%s has only training images, none to test on, of: %s.", path, names)
-    classes = tuple(sorted(learned))
+    classes = tuple(sorted(learned) if order is None else order)
     rank = {label: i for i, label in enumerate(classes)}
     whole = Split(images, torch.tensor([rank[item.label] for item in items]))
     in_train = torch.tensor([item.part == TRAIN for item in items])

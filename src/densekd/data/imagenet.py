@@ -1,8 +1,11 @@
-"""ImageNet, or any folder laid out like it, and its 100-class subset."""
+"""ImageNet, or any folder laid out like it, and its 100-class subsets."""
 
 import logging
+import tomllib
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -18,13 +21,16 @@ from densekd.data.folder import (
 )
 from densekd.data.scenario import read_names
 
+# Which 100 classes: those of a paper's code, or a draw from the ids that are there.
+Subset = Literal["ccil", "ucir", "podnet", "drawn"]
+
 logger = logging.getLogger(__name__)
 
 
 def load_imagenet(
     path: str | Path,
     *,
-    subset: bool = False,
+    subset: Subset | None = None,
     image_size: int = 224,
     classes_file: Path | None = None,
     memory_bytes: int = 1 << 30,
@@ -37,13 +43,14 @@ def load_imagenet(
     path = Path(path).expanduser()
     found = find_imagenet(path, classes_file, subset=subset)
     images, items = read_images(found, image_size, memory_bytes, on_progress, check=False)
-    return folder_dataset("imagenet", path, images, items)
+    order = None if classes_file or not subset else subset_classes(path, subset)
+    return folder_dataset("imagenet", path, images, items, order)
 
 
 def find_imagenet(
-    path: Path, classes_file: Path | None = None, *, subset: bool = False
+    path: Path, classes_file: Path | None = None, *, subset: Subset | None = None
 ) -> FoundImages:
-    """Find the files of the classes that a text file lists, else of all or a ``subset`` of 100.
+    """Find the files of the classes that a text file lists, else of a ``subset`` of 100, or of all.
 
     Raises if one of them has no training images.
     """
@@ -58,7 +65,7 @@ def find_imagenet(
     if classes_file is not None:
         classes = read_names(classes_file)
     elif subset:
-        classes = imagenet100_classes([*list_classes(path / TRAIN).folders])
+        classes = subset_classes(path, subset)
     found = find_divided(top, "val", classes)
     missing = [name for name in classes or () if not found.parts[TRAIN].get(name)]
     if classes is not None and missing:
@@ -67,6 +74,14 @@ def find_imagenet(
             f"{len(missing)} of the {len(classes)} classes asked for."
         )
     return found
+
+
+def subset_classes(path: Path, subset: Subset) -> list[str]:
+    """The 100 classes of a subset, in the order that their authors shuffle with seed 1993."""
+    if subset == "drawn":
+        return imagenet100_classes([*list_classes(path / TRAIN).folders])
+    text = resources.files("densekd.data").joinpath("imagenet100.toml").read_text("utf-8")
+    return str(tomllib.loads(text)[subset]).split()
 
 
 def imagenet100_classes(wnids: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -18,9 +19,16 @@ from densekd.data.cifar import load_cifar
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import Dataset, OnProgress
 from densekd.data.digits_npz import load_digits, load_npz
-from densekd.data.folder import TRAIN, WHOLE, find_images, list_classes, load_folder
+from densekd.data.folder import (
+    TRAIN,
+    WHOLE,
+    FoundImages,
+    find_images,
+    list_classes,
+    load_folder,
+)
 from densekd.data.hub import load_hub
-from densekd.data.imagenet import load_imagenet
+from densekd.data.imagenet import find_imagenet, load_imagenet
 from densekd.data.scenario import read_names
 from densekd.parts import find, is_reference
 
@@ -40,7 +48,19 @@ _SOURCES = (
     DataSource("cifar100", "60,000 photos, 32x32, 100 classes", partial(load_cifar, "cifar100")),
     DataSource("folder:PATH", "your images, a sub-folder per class", load_folder),
     DataSource("imagenet:PATH", "ImageNet, train/ and val/", load_imagenet),
-    DataSource("imagenet100:PATH", "100 classes of ImageNet", partial(load_imagenet, subset=True)),
+    DataSource(
+        "imagenet100:PATH",
+        "100 classes of ImageNet, drawn as by UCIR",
+        partial(load_imagenet, subset="drawn"),
+    ),
+    *(
+        DataSource(
+            f"imagenet100-{subset}:PATH",
+            f"the 100 classes of {authors}",
+            partial(load_imagenet, subset=subset),
+        )
+        for subset, authors in (("ccil", "CCIL"), ("ucir", "UCIR"), ("podnet", "PODNet and AFC"))
+    ),
     DataSource("npz:FILE", "arrays in a NumPy file", load_npz),
     DataSource("hub:NAME", "from the Hugging Face hub", load_hub),
 )
@@ -116,7 +136,8 @@ def count_classes(name: str, classes_file: Path | None = None) -> int | None:
     try:
         if classes_file is not None:
             return len(read_names(classes_file))
-        return _FIXED_CLASSES.get(kind) or _count(kind, Path(argument).expanduser())
+        fixed = _FIXED_CLASSES.get(kind.partition("-")[0])  # imagenet100-ccil has 100, too
+        return fixed or _count(kind, Path(argument).expanduser())
     except ValueError:  # the run will say what is wrong
         return None
 
@@ -131,6 +152,18 @@ def _count(kind: str, path: Path) -> int | None:
         case "npz":
             return len(load_npz(path).classes)
     return None
+
+
+def find_source(name: str, classes_file: Path | None = None) -> FoundImages | None:
+    """Find the files of a source that is a folder of images; None for any other source."""
+    kind, argument = parse(name)
+    path = Path(argument).expanduser()
+    if kind == "folder":
+        return find_images(path)
+    if not kind.startswith("imagenet"):
+        return None
+    chosen: dict[str, Any] = getattr(SOURCES[kind].load, "keywords", {})
+    return find_imagenet(path, classes_file, **chosen)
 
 
 def data_dir(given: Path | None = None) -> Path:

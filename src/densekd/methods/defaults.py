@@ -56,6 +56,8 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
     match source.partition(":")[0]:
         case "digits" | "imagenet" | "imagenet100" as name:
             return name
+        case "imagenet100-ccil" | "imagenet100-ucir" | "imagenet100-podnet":
+            return "imagenet100"
         case _ if is_reference(source):
             return "imagenet100" if (image_size or 0) > _LARGEST_SMALL else "small"
         case "folder" | "hub" as name:

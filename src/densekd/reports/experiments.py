@@ -141,7 +141,7 @@ def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -
     own = {*experiment.grid, *flat(experiment.settings)}
     free = {"epochs", *(key for key in REPLICATES if key not in own)}
     sources = [str(each.get("data.source")).partition(":")[0] for each in (before, after)]
-    if sources in (["imagenet"] * 2, ["imagenet100"] * 2):
+    if sources[0] == sources[1] and sources[0].startswith("imagenet"):
         free.add("data.source")
     keys = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     return frozenset(key for key in keys - free if not key.startswith("engine."))

@@ -45,6 +45,7 @@ def of_method(name: str, source: str = "digits", **other: Any) -> Config:
         ("folder:photos", "resnet18", 4, True),
         ("imagenet:data", "resnet18", 4, True),
         ("imagenet100:data", "resnet18", 4, True),
+        ("imagenet100-podnet:data", "resnet18", 4, True),
     ],
 )
 def test_network_and_augmentation_follow_from_the_data(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, PixelImages
-from densekd.data.imagenet import imagenet100_classes, load_imagenet
+from densekd.data.imagenet import Subset, imagenet100_classes, load_imagenet, subset_classes
+from densekd.data.scenario import seeded_order
 
 from support.class_folders import fill_folder, image_names
 
@@ -95,3 +96,35 @@ def test_too_few_ids_for_100_classes_are_refused(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == []
     assert len(imagenet100_classes([str(i) for i in range(200)])) == 100
     assert "drawn from 200 classes instead of 1000" in caplog.text
+
+
+def test_the_three_class_sets_of_papers_begin_and_overlap_as_they_should(tmp_path: Path) -> None:
+    names: tuple[Subset, ...] = ("ccil", "ucir", "podnet")
+    ccil, ucir, podnet = (subset_classes(tmp_path, name) for name in names)
+    assert all(len(set(ids)) == 100 for ids in (ccil, ucir, podnet))
+    assert [ccil[i] for i in seeded_order(100, 1993)[:5]] == [
+        "n02129604",
+        "n04517823",
+        "n04152593",
+        "n03977966",
+        "n03976467",
+    ]
+    # The first three that UCIR draws, and the first of all ids.
+    assert {"n01729322", "n01514668", "n04550184"} < set(ucir)
+    assert podnet[:2] == ["n01440764", "n01443537"]
+    assert ucir == sorted(ucir)
+    assert podnet == sorted(podnet)
+    sets = set(ccil), set(ucir), set(podnet)
+    assert [len(sets[a] & sets[b]) for a, b in ((0, 1), (0, 2), (1, 2))] == [12, 15, 9]
+
+
+def test_a_class_set_is_read_in_its_own_order(tmp_path: Path) -> None:
+    ids = subset_classes(tmp_path, "ccil")
+    for part in ("train", "val"):
+        for wnid in (*ids, "n00000000"):
+            fill_folder(tmp_path / part / wnid, 1, "JPEG")
+    data = load_imagenet(tmp_path, subset="ccil", image_size=8)
+    assert data.classes == tuple(ids)
+    assert len(data.train) == len(data.test) == 100
+    with pytest.raises(ValueError, match=r"no images of the class .*of the 100 classes"):
+        load_imagenet(tmp_path, subset="podnet", image_size=8)
