@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from densekd.compression.method import CompressionMethod, CompressionOptions, compression
-from densekd.config.defaults import fit_schedules, kind_of
+from densekd.config.defaults import fit_schedules, kind_of, source_of
 from densekd.config.digests import digested_schedule, influential
 from densekd.config.schema import (
     AnySeed,
@@ -136,6 +136,6 @@ def _default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         "teacher": networks[0],
         "student": networks[1],
         "options": dataclasses.asdict(options),
-        "augment": default_augment(kind),
+        "augment": default_augment(source_of(tree), kind),
         "training": fit_schedules(training, tree),
     }

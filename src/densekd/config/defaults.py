@@ -20,8 +20,12 @@ from densekd.methods.schedule import ADAMW_LR
 def kind_of(tree: Mapping[str, Any]) -> DataKind:
     """The kind of data that a tree asks for; it need not be valid."""
     size = given(tree, "data", "image_size")
-    source = str(given(tree, "data", "source") or "digits")
-    return data_kind(source, size if isinstance(size, int) else None)
+    return data_kind(source_of(tree), size if isinstance(size, int) else None)
+
+
+def source_of(tree: Mapping[str, Any]) -> str:
+    """The source of data that a tree asks for; it need not be valid."""
+    return str(given(tree, "data", "source") or "digits")
 
 
 def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
         method[baseline.key] = dataclasses.asdict(known.options)
     return {
         "network": known.network,
-        "augment": {**default_augment(kind), "brightness": known.brightness},
+        "augment": {**default_augment(source_of(tree), kind), "brightness": known.brightness},
         "memory": {"selection": known.selection},
         "method": method,
         "training": fit_schedules(dataclasses.asdict(known.schedules), tree),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from densekd.config.own_parts import base_code
 from densekd.config.schema import Config, as_tree
 from densekd.config.settings_tree import INERT_KEYS, given
+from densekd.methods.defaults import default_crop
 from densekd.methods.registry import baseline_of, is_own_method
 
 if TYPE_CHECKING:
@@ -33,13 +34,7 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     _drop_inert(tree)
     if tree["data"].pop("oversample_rare"):
         tree["data"]["even"] = True
-    for section, unset in _ADDED_LATER.items():
-        for name, value in unset.items():
-            if tree.get(section, {}).get(name, ...) == value:
-                del tree[section][name]
-    for key in ("metrics", "start"):  # settings that were added later
-        if not tree.get(key):
-            tree.pop(key, None)
+    _drop_added_later(tree)
     tree["training"] = {k: digested_schedule(part) for k, part in tree["training"].items()}
     if isinstance(tree["method"], dict):
         tree["method"] = {
@@ -48,6 +43,18 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
             if value is not None or key in _DIGESTED_SECTIONS
         }
     return tree
+
+
+def _drop_added_later(tree: dict[str, Any]) -> None:
+    for section, unset in _ADDED_LATER.items():
+        for name, value in unset.items():
+            if tree.get(section, {}).get(name, ...) == value:
+                del tree[section][name]
+    for key in ("metrics", "start"):
+        if not tree.get(key):
+            tree.pop(key, None)
+    if tree["augment"]["crop"] == default_crop(tree["data"]["source"]):
+        del tree["augment"]["crop"]
 
 
 def digested_schedule(part: Any) -> Any:

@@ -15,6 +15,7 @@ from densekd.config.errors import check_sizes, error_sentence
 from densekd.config.own_parts import Loggers, OwnMetrics, OwnSelection, with_references
 from densekd.config.settings_tree import as_text, given, merge, plain, toml_lines, uniform
 from densekd.data import sources
+from densekd.data.augment import Crop
 from densekd.data.memory import Quota, Selection
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
@@ -109,6 +110,7 @@ class AugmentConfig:
     padding: PaddingPixels
     flip: bool
     brightness: Share = 0.0
+    crop: Crop = "padded"
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ class EngineConfig:
     accelerator: Accelerator = "auto"
     devices: Processes = 1  # of each machine
     precision: Precision = "auto"
-    workers: WorkerCount = 0  # processes that decode images which don't fit into memory
+    # Processes that decode images in files; unset, a number that suits the processors.
+    workers: WorkerCount | None = None
     nodes: Processes = 1  # machines
     compile: Compile = "auto"
 

@@ -1,16 +1,20 @@
 """Augmentation of whole batches, on the images' device."""
 
 import copy
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from densekd.checks import check_choice
 from densekd.data import autoaugment
 from densekd.data.dataset import Channels
 
 Strength = Literal["usual", "heavy"]
+# How training images are cropped: out of the padded test crop, or out of any part of the image
+# (random area and ratio of its sides; see `densekd.data.crops`).
+Crop = Literal["padded", "resized"]
 
 
 class Draws(NamedTuple):
@@ -31,14 +35,18 @@ class Draws(NamedTuple):
 
 
 class Augment(nn.Module):
-    """Random crops of padded images, flips and brightness, then normalisation.
+    """Random crops, flips and brightness, then normalisation.
+
+    It does the same for images in memory and in files. Crops of a random area are cut when images
+    are read, everything else is done here.
 
     Args:
         mean: of each channel, for pixels from 0 to 1.
         std: of each channel.
-        padding: the black border added to an image before cropping it, in pixels.
+        padding: the black border added to an image before a ``padded`` crop, in pixels.
         flip: mirror half of the images.
         brightness: multiply each image by a factor from 1 minus this to 1 plus this.
+        crop: ``padded``, or ``resized`` for crops of a random area, which have no border.
     """
 
     heavy = False
@@ -52,8 +60,10 @@ class Augment(nn.Module):
         padding: int = 4,
         flip: bool = True,
         brightness: float = 0.0,
+        crop: Crop = "padded",
     ) -> None:
         super().__init__()
+        check_choice("crop", crop, get_args(Crop))
         if padding < 0 or not 0 <= brightness < 1 or min(std) <= 0:
             raise ValueError(
                 f"Can't augment with padding={padding}, brightness={brightness}, std={std}."
@@ -62,6 +72,7 @@ class Augment(nn.Module):
         self.padding = padding
         self.flip = flip
         self.brightness = brightness
+        self.crop = crop
         deviation = torch.tensor(std).view(3, 1, 1)
         self.register_buffer("scale", 1 / (255 * deviation))
         self.register_buffer("shift", -torch.tensor(mean).view(3, 1, 1) / deviation)
@@ -82,21 +93,16 @@ class Augment(nn.Module):
         """Augment and normalise images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
         if self.heavy:
             pixels = _cutout(pixels, draws.heavy[:, autoaugment.NUMBERS :])
-        if self.padding or self.flip:
+        if self.padding and self.crop == "padded":
             pixels = self._crop_and_flip(pixels, draws)
+        elif self.flip:
+            pixels = torch.where(draws.flipped.view(-1, 1, 1, 1), pixels.flip(-1), pixels)
         if self.heavy:
             pixels = autoaugment.distorted(pixels, draws.heavy)
         if self.brightness == 0:
             return self.normalise(pixels)
         bright = pixels * draws.brightness.view(-1, 1, 1, 1)
         return self.normalise(bright.clamp_(max=255))
-
-    def decoded(self, pixels: Tensor, draws: Draws) -> Tensor:
-        """Do the same for images that were cropped and flipped when they were decoded."""
-        if self.heavy:
-            pixels = _cutout(pixels, draws.heavy[:, autoaugment.NUMBERS :])
-            pixels = autoaugment.distorted(pixels, draws.heavy)
-        return self.normalise(pixels)
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
         """Return a copy of other strength, or with mixup (alpha of `Mixup`; 0 for none).

@@ -2,9 +2,10 @@
 
 import itertools
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -12,9 +13,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from densekd.data.augment import Augment
-from densekd.data.dataset import FileImages, Images, Split
-from densekd.data.decode import CropDataset, UnreadableImage
+from densekd.data.crops import CropDataset
+from densekd.data.dataset import Images, PixelImages, Split
+from densekd.data.decode import UnreadableImage
 from densekd.seeds import Seeds
+
+_Item = TypeVar("_Item")
+
+_IMAGES_A_WORKER = 512
 
 
 class Blend(NamedTuple):
@@ -54,8 +60,8 @@ class Batches:
     So training can resume at any epoch. An epoch has ``ceil(n / size)`` batches of nearly equal
     size: a tiny last batch would disturb batch normalisation.
 
-    Images in memory are moved to the device of ``augment``. Images in files are cropped and flipped
-    at random when they are decoded, and ``augment`` does the rest.
+    Images in memory are moved to the device of ``augment``. Images in files are decoded anew in
+    each epoch, by other processes. Both are augmented alike.
     """
 
     def __init__(
@@ -66,13 +72,13 @@ class Batches:
         seeds: Seeds,
         share: RankShare = RankShare(),  # noqa: B008 - immutable
         *,
-        workers: int = 0,  # processes that decode files
+        workers: int | None = None,  # processes that decode files; see `default_workers`
     ) -> None:
         if size < share.world or len(data) < share.world:
             raise ValueError(
                 f"{share.world} ranks can't share {len(data)} images in batches of {size}."
             )
-        self._reader = _Reader(data.images, data.labels, augment, workers)
+        self._reader = _Reader(data, augment, workers, share.world)
         self._size = size
         self._seeds = seeds
         self._share = share
@@ -113,9 +119,11 @@ def pairs(
     return zip(new.epoch(*number, skip=skip), exemplars.endless(*number, skip=skip), strict=False)
 
 
-def in_order(data: Split, size: int, augment: Augment, *, workers: int = 0) -> Iterator[Batch]:
+def in_order(
+    data: Split, size: int, augment: Augment, *, workers: int | None = None
+) -> Iterator[Batch]:
     """Yield all images in order, without augmentation, for testing and for features."""
-    return _Reader(data.images, data.labels, augment, workers).plain(size)
+    return _Reader(data, augment, workers).plain(size)
 
 
 class Mixup(NamedTuple):
@@ -147,38 +155,71 @@ class Mixup(NamedTuple):
         return Batch(images, read.labels[own], Blend(read.labels[others], self.share))
 
 
+def default_workers(images: Images, world: int = 1) -> int:
+    """How many processes of each rank decode images, unless given: none for images in memory.
+
+    The ranks on this machine share its processors. A process for each few hundred images would
+    take longer to start than to decode them.
+    """
+    if isinstance(images, PixelImages):
+        return 0
+    return min(available_processors() // world, len(images) // _IMAGES_A_WORKER)
+
+
+def available_processors() -> int:
+    """The number of processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+class _Plan(Sequence[list[tuple[int, int | None]]]):
+    """The keys of the images of each batch, made when they are needed."""
+
+    def __init__(self) -> None:
+        self.parts: Sequence[Tensor] = ()
+        self.seed: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, number: Any) -> Any:
+        return [(i, self.seed) for i in self.parts[number].tolist()]
+
+
 class _Reader:
     """Fetches batches by index, from memory or from files."""
 
-    def __init__(self, images: Images, labels: Tensor, augment: Augment, workers: int) -> None:
+    def __init__(self, data: Split, augment: Augment, workers: int | None, world: int = 1) -> None:
         self.device = augment.get_buffer("scale").device
-        self.labels = labels.to(self.device)
+        self.labels = data.labels.to(self.device)
         self.augment = augment
-        if isinstance(images, FileImages):
-            self.pixels = None
-            self._plan: list[list[tuple[int, int | None]]] = []
+        images, resized = data.images, augment.crop == "resized"
+        self.pixels = images.pixels.to(self.device) if isinstance(images, PixelImages) else None
+        if self.pixels is None or resized:
+            count = default_workers(images, world) if workers is None else workers
+            self._plan = _Plan()
             self._epochs_begun = 0
             self._loader = DataLoader(
                 CropDataset(images),
                 batch_sampler=self._plan,
-                num_workers=workers,
-                persistent_workers=workers > 0,  # not restarted for every epoch
+                collate_fn=_whole,
+                num_workers=count,
+                persistent_workers=count > 0,  # not restarted for every epoch
                 pin_memory=self.device.type == "cuda",
             )
-        else:
-            self.pixels = images.pixels.to(self.device)
 
     def augmented(self, order: Tensor, parts: list[Tensor], seed: int) -> Iterator[Batch]:
         """Yield the images at ``order[part]`` for each part, augmented by ``seed``."""
         # Drawn at once and by every rank, so that the number of ranks changes nothing.
         draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
         rows = [_as_slice(part) for part in parts]
-        in_files = self.pixels is None
-        augment = self.augment.decoded if in_files else self.augment
-        order = order if in_files else order.to(self.device)
-        read = self._read([order[part] for part in rows], seed)
+        order = order if self.pixels is None else order.to(self.device)
+        cropped_by = seed if self.augment.crop == "resized" else None
+        read = self._read([order[part] for part in rows], cropped_by)
         for part, (pixels, labels) in zip(rows, read, strict=True):
-            yield Batch(augment(pixels, draws.take(part)), labels)
+            yield Batch(self.augment(pixels, draws.take(part)), labels)
 
     def plain(self, size: int) -> Iterator[Batch]:
         """Yield all images in their order, ``size`` at a time, without augmentation."""
@@ -187,13 +228,24 @@ class _Reader:
                 yield Batch(self.augment.normalise(pixels), labels)
 
     def _read(self, parts: Sequence[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield pixels and labels of each part's images; files are cropped by ``seed``."""
-        if self.pixels is not None:
-            for part in parts:
-                index = part.to(self.device)
-                yield self.pixels[index], self.labels[index]
-            return
-        self._plan[:] = [[(i, seed) for i in part.tolist()] for part in parts]
+        """Yield pixels and labels of each part's images: random crops by ``seed``, or test crops.
+
+        On an accelerator, the next images are on their way while these are used.
+        """
+        read = self._from_memory(parts) if self.pixels is not None and seed is None else None
+        if read is not None:
+            return read
+        loaded = self._loaded(parts, seed)
+        return loaded if self.device.type == "cpu" else _one_ahead(loaded)
+
+    def _from_memory(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        assert self.pixels is not None
+        for part in parts:
+            index = part.to(self.device)
+            yield self.pixels[index], self.labels[index]
+
+    def _loaded(self, parts: Sequence[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        self._plan.parts, self._plan.seed = parts, seed
         self._epochs_begun += 1
         turn = self._epochs_begun
         for part, pixels in zip(parts, _without_trace(self._loader), strict=True):
@@ -201,6 +253,20 @@ class _Reader:
             if self._epochs_begun != turn:
                 # The workers are shared: the next images would be those of the other epoch.
                 raise RuntimeError("Another epoch of these Batches began before this one ended.")
+
+
+def _whole(batch: Any) -> Any:
+    """A batch as `CropDataset` made it."""
+    return batch
+
+
+def _one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """Yield the same items, each after the next one was asked for."""
+    for waiting in items:
+        for item in items:
+            yield waiting
+            waiting = item
+        yield waiting
 
 
 def _without_trace(loader: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -25,7 +25,7 @@ from densekd.data.dataset import (
     rgb_planes,
 )
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
-from densekd.data.folder import load_folder
+from densekd.data.folder_images import load_folder
 from densekd.data.hub import TEST_FRACTION, hub_dataset
 from densekd.data.stratify import stratified_split
 from densekd.parts import OwnPartError, explain_errors, is_reference, line_of, spoken

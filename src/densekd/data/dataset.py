@@ -1,6 +1,7 @@
 """Data sets: images, labels and class names, for training and for testing."""
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from densekd.data.file_lists import FileContents, FolderFiles, all_of, ends_of, join_files
 
 Channels = tuple[float, float, float]
 # Called with the count so far and the total, of files, images or bytes.
@@ -44,7 +47,7 @@ class PixelImages:
 class FileImages:
     """Image files that are decoded when they are needed."""
 
-    files: tuple[Path | bytes, ...]  # paths, or the files' contents
+    files: Sequence[Path | bytes]  # paths, or the files' contents; see `densekd.data.file_lists`
     size: int  # the height and width that images are brought to
 
     def __len__(self) -> int:
@@ -52,15 +55,19 @@ class FileImages:
 
     def take(self, index: Tensor) -> "FileImages":
         """Return the images at ``index``, positions or a mask."""
-        places = torch.arange(len(self))[index].tolist()
-        return FileImages(tuple(self.files[i] for i in places), self.size)
+        return FileImages(all_of(self.files).take(index), self.size)
 
     def state(self) -> dict[str, Tensor]:
         """Return the content of all files, one after the other, with their lengths."""
-        contents = [f if isinstance(f, bytes) else f.read_bytes() for f in self.files]
+        buffer = bytearray()
+        lengths = []
+        for file in self.files:
+            content = file if isinstance(file, bytes) else file.read_bytes()
+            lengths.append(len(content))
+            buffer += content
         return {
-            "bytes": torch.from_numpy(np.frombuffer(b"".join(contents), np.uint8).copy()),
-            "lengths": torch.tensor([len(content) for content in contents]),
+            "bytes": torch.from_numpy(np.frombuffer(buffer, np.uint8)),
+            "lengths": torch.tensor(lengths, dtype=torch.int64),
             "size": torch.tensor(self.size),
         }
 
@@ -85,17 +92,15 @@ def join_images(parts: Sequence[Images]) -> Images:
         raise ValueError("Images in memory and in files, or of different sizes, can't be joined.")
     if pixels:
         return PixelImages(torch.cat(pixels))
-    return FileImages(tuple(file for part in files for file in part.files), files[0].size)
+    return FileImages(join_files([part.files for part in files]), files[0].size)
 
 
 def images_from_state(state: Mapping[str, Tensor]) -> Images:
     """Restore images from what their ``state()`` returned."""
     if "pixels" in state:
         return PixelImages(state["pixels"])
-    content = state["bytes"].numpy().tobytes()
-    ends = state["lengths"].cumsum(0).tolist()
-    files = tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))
-    return FileImages(files, int(state["size"]))
+    contents = FileContents(state["bytes"].numpy(), ends_of(state["lengths"].numpy()))
+    return FileImages(contents, int(state["size"]))
 
 
 @dataclass(frozen=True)
@@ -134,11 +139,21 @@ def fingerprint(split: Split) -> str:
     if isinstance(split.images, PixelImages):
         digest.update(split.images.pixels.contiguous().numpy().tobytes())
         return digest.hexdigest()
-    for file in split.images.files:
-        digest.update(
-            file if isinstance(file, bytes) else f"{file.name} {file.stat().st_size} ".encode()
-        )
+    chosen = all_of(split.images.files)
+    for which, place in zip(chosen.which.tolist(), chosen.places.tolist(), strict=True):
+        digest.update(_described(chosen.lists[which], place))
     return digest.hexdigest()
+
+
+def _described(files: Sequence[Path | bytes], place: int) -> bytes:
+    """The content of a file, or the name and size of one in a folder."""
+    if isinstance(files, FolderFiles):  # without making a path, for a million files
+        name = files.name(place)
+        return f"{name} {os.stat(os.path.join(files.folder, name)).st_size} ".encode()
+    if isinstance(files, FileContents) and files.checksums is not None:
+        return bytes(files.checksums[place])  # instead of reading a whole data set
+    file = files[place]
+    return file if isinstance(file, bytes) else f"{file.name} {file.stat().st_size} ".encode()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""Decode image files, and crop images to one size for training and testing."""
+"""Decode image files, and crop images to one size for testing."""
 
 import functools
 import io
-import math
 import os
 import stat
 import threading
@@ -17,9 +16,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from torch.utils import data
 
-from densekd.data.dataset import FileImages, OnProgress
+from densekd.data.dataset import OnProgress
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -29,10 +27,6 @@ _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG200
 _THREADS = min(8, os.cpu_count() or 1)
 # Files submitted together: enough to keep the threads busy, few enough for a quick interrupt.
 _AT_ONCE = 32 * _THREADS
-
-_AREA = (0.08, 1.0)
-_RATIO = (3 / 4, 4 / 3)  # of width to height
-_ATTEMPTS = 10
 
 
 class UnreadableImage(ValueError):
@@ -52,7 +46,7 @@ def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
     Raises:
         UnreadableImage: it is missing, not an image, damaged or too large.
     """
-    with _reading(file) as image:
+    with reading(file) as image:
         if crop is not None:
             image.draft(None, (2 * _shorter_side(crop),) * 2)
         image.load()
@@ -80,7 +74,7 @@ def width_and_height(file: Path | bytes) -> tuple[int, int]:
     Raises:
         UnreadableImage: it is missing, not an image or too large.
     """
-    with _reading(file) as image:
+    with reading(file) as image:
         return image.size
 
 
@@ -107,44 +101,6 @@ def centre_crop(
     return _resize(image, size, (left * x, top * y, right, bottom), resample)
 
 
-def random_resized_crop(image: Image.Image, size: int, generator: np.random.Generator) -> Tensor:
-    """Make a training crop of an RGB image: uint8 ``[3, size, size]``, mirrored half of the time.
-
-    Its area is uniform in 0.08 to 1 of the image's, its ratio of width to height log-uniform in
-    3/4 to 4/3.
-    """
-    crop = _resize(image, size, _draw_box(image.width, image.height, generator))
-    return crop.flip(-1) if generator.random() < 0.5 else crop
-
-
-class CropDataset(data.Dataset[Tensor]):
-    """Decodes and crops files one by one, for the workers of a ``DataLoader``.
-
-    The key of an item is its index and a seed. The seed draws the training crop of each image by
-    itself, so results don't depend on the workers. Without a seed the item is the test crop.
-    """
-
-    def __init__(self, images: FileImages) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, item: tuple[int, int | None]) -> Tensor:
-        index, seed = item
-        file = self.images.files[index]
-        try:
-            image = open_rgb(file, self.images.size if seed is None else None)
-        except UnreadableImage as error:
-            name = f"Image {index}" if isinstance(file, bytes) else repr(str(file))
-            raise UnreadableImage(
-                f"{name} can't be read ({error}); `densekd data check` lists all such files."
-            ) from error
-        if seed is None:
-            return centre_crop(image, self.images.size)
-        return random_resized_crop(image, self.images.size, np.random.default_rng([seed, index]))
-
-
 def decode_all(
     files: Sequence[Path], size: int, on_progress: OnProgress | None = None
 ) -> tuple[Tensor, list[int], list[tuple[Path, str]]]:
@@ -168,11 +124,11 @@ def decode_all(
 
 
 def try_all(
-    files: Sequence[Path], read: Callable[[int], object], on_progress: OnProgress | None = None
-) -> tuple[list[int], list[tuple[Path, str]]]:
+    files: Sequence[_In], read: Callable[[int], object], on_progress: OnProgress | None = None
+) -> tuple[list[int], list[tuple[_In, str]]]:
     """Read each file, given by its index, in threads.
 
-    Returns the indices of readable files, and path and reason of the others.
+    Returns the indices of readable files, and the other files with the reason.
     """
 
     def why_unreadable(i: int) -> str | None:
@@ -233,7 +189,7 @@ muted = _Muted()
 
 
 @contextmanager
-def _reading(file: Path | bytes) -> Iterator[Image.Image]:
+def reading(file: Path | bytes) -> Iterator[Image.Image]:
     """Open an image without loading it, and turn every error into an `UnreadableImage`."""
     source = io.BytesIO(file) if isinstance(file, bytes) else file
     try:
@@ -247,6 +203,18 @@ def _reading(file: Path | bytes) -> Iterator[Image.Image]:
                 raise Image.DecompressionBombError
             yield image
     except Exception as error:  # damaged files make Pillow raise many kinds of errors
+        raise UnreadableImage(_reason(error)) from error
+
+
+def content_of(file: Path | bytes) -> bytes:
+    """Read a file, given by path or content; raises `UnreadableImage`."""
+    if isinstance(file, bytes):
+        return file
+    try:
+        if _is_endless(file):
+            raise UnreadableImage("not a file")
+        return file.read_bytes()
+    except (OSError, MemoryError) as error:
         raise UnreadableImage(_reason(error)) from error
 
 
@@ -298,21 +266,3 @@ def _resize(
     """Resample the part of the image in ``box`` to uint8 ``[3, size, size]``."""
     resized = image.resize((size, size), resample, box=box)
     return torch.from_numpy(np.asarray(resized).transpose(2, 0, 1).copy())
-
-
-def _draw_box(
-    width: int, height: int, generator: np.random.Generator
-) -> tuple[float, float, float, float]:
-    """Draw left, top, right and bottom; after ten failures take the largest centred box."""
-    for _ in range(_ATTEMPTS):
-        area = width * height * generator.uniform(*_AREA)
-        ratio = math.exp(generator.uniform(math.log(_RATIO[0]), math.log(_RATIO[1])))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            left = int(generator.integers(width - w + 1))
-            top = int(generator.integers(height - h + 1))
-            return left, top, left + w, top + h
-    ratio = min(max(width / height, _RATIO[0]), _RATIO[1])
-    w, h = min(width, round(height * ratio)), min(height, round(width / ratio))
-    left, top = (width - w) // 2, (height - h) // 2
-    return left, top, left + w, top + h

@@ -1,4 +1,4 @@
-"""Data sets from class folders: find the image files, check them and load them.
+"""Class folders: find the image files and check them.
 
 Hidden files are ignored. Everything else that is left out is reported with a reason. Only class
 folders are entered, so links can't lead in circles.
@@ -7,43 +7,24 @@ folders are entered, so links can't lead in circles.
 import logging
 import os
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
+from torch import Tensor
 
-from densekd.data.dataset import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Dataset,
-    FileImages,
-    Images,
-    OnProgress,
-    PixelImages,
-    Split,
-)
-from densekd.data.decode import (
-    UnreadableImage,
-    decode_all,
-    image_endings,
-    open_rgb,
-    try_all,
-    width_and_height,
-)
-from densekd.data.stratify import held_out
+from densekd.data.dataset import OnProgress
+from densekd.data.decode import image_endings, open_rgb, try_all
+from densekd.data.file_lists import FileSelection, FolderFiles, all_of
 
-ClassFiles = dict[str, list[Path]]
+ClassFiles = dict[str, Sequence[Path]]
 LeftOut = tuple[Path, str]  # a path and why it is left out
 
 TRAIN = "train"
 WHOLE = "all"  # the only part of a folder that isn't divided into train and val or test
 
-FOLDER_IMAGE_SIZE = 224  # the height and width that images are brought to unless others are given
-_SIZE_SAMPLE = 100  # images whose sizes are looked at
 logger = logging.getLogger(__name__)
 
 
@@ -70,59 +51,60 @@ class FoundImages(NamedTuple):
             for file in files
         ]
 
+    def table(self) -> "FolderTable":
+        """All files in the same order, in arrays."""
+        names = {label: 0 for classes in self.parts.values() for label in classes}
+        rank = {label: i for i, label in enumerate(names)}
+        own = [
+            (files, rank[label], part)
+            for part, classes in enumerate(self.parts.values())
+            for label, files in classes.items()
+        ]
+        counts = torch.tensor([len(files) for files, _, _ in own], dtype=torch.int64)
+        labels, parts = (
+            torch.tensor([each[k] for each in own], dtype=torch.int64).repeat_interleave(counts)
+            for k in (1, 2)
+        )
+        files = all_of(*(files for files, _, _ in own))
+        return FolderTable(files, labels, parts, tuple(names), tuple(self.parts))
+
+
+class FolderTable(NamedTuple):
+    """Image files with their classes and parts, in arrays."""
+
+    files: FileSelection
+    labels: Tensor  # int64 [n], positions in ``classes``
+    parts: Tensor  # int64 [n], positions in ``part_names``
+    classes: tuple[str, ...]
+    part_names: tuple[str, ...]
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files, all of which are given by name."""
+        return cast(Sequence[Path], self.files)
+
+    def take(self, index: Tensor) -> "FolderTable":
+        """Return the files at ``index``, positions or a mask."""
+        return self._replace(
+            files=self.files.take(index), labels=self.labels[index], parts=self.parts[index]
+        )
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The number of files by part and class; of all classes for each part."""
+        found = {}
+        for i, part in enumerate(self.part_names):
+            numbers = self.labels[self.parts == i].bincount(minlength=len(self.classes)).tolist()
+            found[part] = dict(zip(self.classes, numbers, strict=True))
+        return found
+
 
 class FolderListing(NamedTuple):
     """The entries of a folder without the hidden ones, sorted by name."""
 
+    path: Path
     folders: dict[str, Path]
-    files: list[Path]
+    files: list[str]  # their names
     others: list[LeftOut]
-
-
-def load_folder(
-    path: str | Path,
-    *,
-    image_size: int | None = None,  # height and width; `FOLDER_IMAGE_SIZE` unless given
-    test_fraction: float = 0.2,
-    seed: int = 0,
-    memory_bytes: int = 1 << 30,  # keep decoded images in memory if they need no more than this
-    on_progress: OnProgress | None = None,
-) -> Dataset:
-    """Load a data set from class folders, or from ``train`` and ``val`` (or ``test``) with such.
-
-    If it isn't divided so, test on a fraction of each class that the seed draws; see `held_out`.
-    """
-    path = Path(path).expanduser()
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"test_fraction must be from 0 to below 1, not {test_fraction}.")
-    found = find_images(path)
-    if image_size is None:
-        _warn_of_small_images(path, [item.file for item in found.items()])
-    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
-    images, items = read_images(found, size, memory_bytes, on_progress, check=True)
-    if WHOLE in found.parts:
-        tested = held_out([item.label for item in items], test_fraction, seed).tolist()
-        items = [
-            item._replace(part="test" if test else TRAIN)
-            for item, test in zip(items, tested, strict=True)
-        ]
-    return folder_dataset("folder", path, images, items)
-
-
-def _warn_of_small_images(path: Path, files: Sequence[Path]) -> None:
-    """Warn if most images would be enlarged a lot, which takes time and shows no more."""
-    sides = []
-    for file in files[:: max(1, len(files) // _SIZE_SAMPLE)]:
-        with suppress(UnreadableImage):
-            sides.append(min(width_and_height(file)))
-    side = int(median(sides)) if sides else FOLDER_IMAGE_SIZE
-    times = (FOLDER_IMAGE_SIZE / max(1, side)) ** 2
-    if times >= 2:
-        logger.warning(
-            "%s has images of about %d pixels, and they are enlarged to %d x %d: that takes about "
-            "%.0f times as long as at their own size. To train on that, give --image-size %d.",
-            *(path, side, FOLDER_IMAGE_SIZE, FOLDER_IMAGE_SIZE, times, side),
-        )
 
 
 def find_images(path: Path) -> FoundImages:
@@ -167,7 +149,7 @@ def list_classes(path: Path) -> FolderListing:
     top = list_folder(path)
     if top.folders:
         return top
-    if any(_why_no_image(file) is None for file in top.files):
+    if any(_why_no_image(name) is None for name in top.files):
         raise ValueError(
             f"{path} has images directly in it; move each into a sub-folder named after its class."
         )
@@ -187,16 +169,13 @@ def list_folder(path: Path) -> FolderListing:
 
 
 def check_images(
-    found: FoundImages, on_progress: OnProgress | None = None
+    table: FolderTable, on_progress: OnProgress | None = None
 ) -> tuple[dict[str, dict[str, int]], list[LeftOut]]:
     """Decode all images; return the number of readable ones by part and class, and the others."""
-    items = found.items()
-    files = [item.file for item in items]
-    read, unreadable = try_all(files, lambda i: open_rgb(files[i]), on_progress)
-    counts = {part: dict.fromkeys(own, 0) for part, own in found.parts.items()}
-    for i in read:
-        counts[items[i].part][items[i].label] += 1
-    return counts, unreadable
+    places = range(len(table.files))
+    read, unreadable = try_all(places, lambda i: open_rgb(table.files[i]), on_progress)
+    counts = table.take(torch.tensor(read, dtype=torch.int64)).counts()
+    return counts, [(table.files.where(i), reason) for i, reason in unreadable]
 
 
 def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
@@ -215,66 +194,6 @@ def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
         )
 
 
-def read_images(
-    found: FoundImages, size: int, memory_bytes: int, on_progress: OnProgress | None, *, check: bool
-) -> tuple[Images, list[ImageItem]]:
-    """Decode the images if they fit into memory; otherwise leave them in their files.
-
-    Unreadable files are dropped with a warning; ``check`` looks for them also among images left
-    in their files. Returns the images and, for each, its item.
-    """
-    if size < 1:
-        raise ValueError(f"image_size must be at least 1, not {size}.")
-    warn_left_out(found.left_out)
-    items = found.items()
-    files = [item.file for item in items]
-    needed = len(files) * 3 * size**2
-    numbers = len(files), needed, memory_bytes
-    if needed <= memory_bytes:
-        logger.info("Decoding %d images into memory as centre crops: %d of %d bytes.", *numbers)
-        pixels, kept, unreadable = decode_all(files, size, on_progress)
-        warn_left_out(unreadable)
-        return PixelImages(pixels), [items[i] for i in kept]
-    logger.info(
-        "Leaving %d images in their files: %d bytes are over the limit of %d. Each epoch crops "
-        "them at random.",
-        *numbers,
-    )
-    if check:
-        kept, unreadable = try_all(files, lambda i: width_and_height(files[i]), on_progress)
-        warn_left_out(unreadable)
-        items = [items[i] for i in kept]
-    return FileImages(tuple(item.file for item in items), size), items
-
-
-def folder_dataset(
-    kind: str,
-    path: Path,
-    images: Images,
-    items: list[ImageItem],
-    order: Sequence[str] | None = None,
-) -> Dataset:
-    """Make a data set of images and their items; warn of classes without test images.
-
-    The classes are sorted, or in a given ``order``.
-    """
-    counts: dict[str, Counter[str]] = {}
-    for item in items:
-        counts.setdefault(item.part, Counter())[item.label] += 1
-    check_usable(path, counts)
-    learned = set(counts.pop(TRAIN))
-    untested = learned - _with_images(counts.values())
-    if untested:
-        names = ", ".join(map(repr, sorted(untested)))
-        logger.warning("%s has only training images, none to test on, of: %s.", path, names)
-    classes = tuple(sorted(learned) if order is None else order)
-    rank = {label: i for i, label in enumerate(classes)}
-    whole = Split(images, torch.tensor([rank[item.label] for item in items]))
-    in_train = torch.tensor([item.part == TRAIN for item in items])
-    train, test = (whole.take(chosen) for chosen in (in_train, ~in_train))
-    return Dataset(f"{kind}:{path}", classes, train, test, IMAGENET_MEAN, IMAGENET_STD)
-
-
 def warn_left_out(left_out: Iterable[LeftOut]) -> None:
     """Log one warning for each reason, since thousands of files may share it."""
     by_reason = defaultdict[str, list[str]](list)
@@ -291,50 +210,52 @@ def quote_names(names: Sequence[str], most: int = 3) -> str:
 
 
 def _list(folder: Path) -> FolderListing:
-    listing = FolderListing({}, [], [])
+    listing = FolderListing(folder, {}, [], [])
     with os.scandir(folder) as entries:
         visible = (entry for entry in entries if not entry.name.startswith("."))
         for entry in sorted(visible, key=lambda entry: entry.name):
-            path = folder / entry.name
             try:
                 is_folder, is_file = entry.is_dir(), entry.is_file()
             except OSError:  # a link in a circle
                 is_folder = is_file = False
             if is_folder:
-                listing.folders[entry.name] = path
+                listing.folders[entry.name] = folder / entry.name
             elif is_file:
-                listing.files.append(path)
+                listing.files.append(entry.name)
             else:
                 link = entry.is_symlink()
                 kind = "a link that leads nowhere" if link else "neither a file nor a folder"
-                listing.others.append((path, f"it is {kind}"))
+                listing.others.append((folder / entry.name, f"it is {kind}"))
     return listing
 
 
 def _outside(top: FolderListing) -> list[LeftOut]:
-    return top.others + [(file, "it is outside the class folders") for file in top.files]
+    outside = [(top.path / name, "it is outside the class folders") for name in top.files]
+    return top.others + outside
 
 
-def _find_in_class(folder: Path) -> tuple[list[Path], list[LeftOut]]:
+def _find_in_class(folder: Path) -> tuple[Sequence[Path], list[LeftOut]]:
     try:
         inside = _list(folder)
     except OSError as error:
         return [], [(folder, f"the class folder can't be read: {error.strerror}")]
-    images = [file for file in inside.files if _why_no_image(file) is None]
+    reasons = {name: _why_no_image(name) for name in inside.files}
     left_out = list(inside.others)
     left_out += [(nested, "a folder in a class folder") for nested in inside.folders.values()]
-    left_out += [(file, reason) for file in inside.files if (reason := _why_no_image(file))]
+    left_out += [(folder / name, reason) for name, reason in reasons.items() if reason]
+    images = FolderFiles(folder, [name for name, reason in reasons.items() if reason is None])
     if not images:
         left_out.append((folder, "a class folder without images"))
     return images, left_out
 
 
-def _why_no_image(file: Path) -> str | None:
-    if file.suffix.lower() in image_endings():
+def _why_no_image(name: str) -> str | None:
+    ending = os.path.splitext(name)[1]
+    if ending.lower() in image_endings():
         return None
-    if file.suffix.lower() in (".heic", ".heif"):
+    if ending.lower() in (".heic", ".heif"):
         return "HEIC is not supported; convert it to JPEG or PNG, as phones do when sharing a photo"
-    return f"{file.suffix!r} is not the ending of a supported image file"
+    return f"{ending!r} is not the ending of a supported image file"
 
 
 def _with_images(parts: Iterable[Mapping[str, int]]) -> set[str]:

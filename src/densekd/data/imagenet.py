@@ -10,19 +10,15 @@ from typing import Literal
 import numpy as np
 
 from densekd.data.dataset import Dataset, OnProgress
-from densekd.data.folder import (
-    TRAIN,
-    FoundImages,
-    find_divided,
-    folder_dataset,
-    list_classes,
-    list_folder,
-    read_images,
-)
+from densekd.data.folder import TRAIN, FoundImages, find_divided, list_classes, list_folder
+from densekd.data.folder_images import MEMORY_BYTES, folder_dataset, read_images
+from densekd.data.packed import open_packed, packed_dataset
 from densekd.data.scenario import read_names
 
 # Which 100 classes: those of a paper's code, or a draw from the ids that are there.
 Subset = Literal["ccil", "ucir", "podnet", "drawn"]
+
+PAPERS: dict[Subset, str] = {"ccil": "CCIL", "ucir": "UCIR", "podnet": "PODNet and AFC"}
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +29,34 @@ def load_imagenet(
     subset: Subset | None = None,
     image_size: int = 224,
     classes_file: Path | None = None,
-    memory_bytes: int = 1 << 30,
+    memory_bytes: int = MEMORY_BYTES,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
     """Load ``path/train/ID`` and ``path/val/ID`` for each WordNet id; options as in `load_folder`.
 
-    Files are opened only if all images fit into memory. See `find_imagenet` for the classes.
+    Files are opened only if all images fit into memory. See `find_imagenet` for the classes. The
+    path may also be that of a packed file.
     """
     path = Path(path).expanduser()
+    if path.is_file():
+        return _load_packed(path, subset, image_size, classes_file)
     found = find_imagenet(path, classes_file, subset=subset)
-    images, items = read_images(found, image_size, memory_bytes, on_progress, check=False)
+    images, table = read_images(found, image_size, memory_bytes, on_progress, check=False)
     order = None if classes_file or not subset else subset_classes(path, subset)
-    return folder_dataset("imagenet", path, images, items, order)
+    return folder_dataset(f"imagenet:{path}", images, table, order)
+
+
+def _load_packed(
+    path: Path, subset: Subset | None, image_size: int, classes_file: Path | None
+) -> Dataset:
+    packed, only = open_packed(path), None
+    if classes_file is not None:
+        only = read_names(classes_file)
+    elif subset == "drawn":
+        only = imagenet100_classes(packed.classes)
+    elif subset:
+        only = paper_classes(subset)
+    return packed_dataset(packed, image_size, only)
 
 
 def find_imagenet(
@@ -73,6 +85,12 @@ def find_imagenet(
             f"{path / TRAIN} has no images of the class {missing[0]!r}, and in all lacks "
             f"{len(missing)} of the {len(classes)} classes asked for."
         )
+    if subset and classes_file is None:
+        own = {
+            p: {c: files[c] for c in classes or () if c in files}
+            for p, files in found.parts.items()
+        }
+        return found._replace(parts=own)
     return found
 
 
@@ -80,6 +98,11 @@ def subset_classes(path: Path, subset: Subset) -> list[str]:
     """The 100 classes of a subset, in the order that their authors shuffle with seed 1993."""
     if subset == "drawn":
         return imagenet100_classes([*list_classes(path / TRAIN).folders])
+    return paper_classes(subset)
+
+
+def paper_classes(subset: Subset) -> list[str]:
+    """The 100 classes of a paper's code."""
     text = resources.files("densekd.data").joinpath("imagenet100.toml").read_text("utf-8")
     return str(tomllib.loads(text)[subset]).split()
 

@@ -19,16 +19,11 @@ from densekd.data.cifar import load_cifar
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import Dataset, OnProgress
 from densekd.data.digits_npz import load_digits, load_npz
-from densekd.data.folder import (
-    TRAIN,
-    WHOLE,
-    FoundImages,
-    find_images,
-    list_classes,
-    load_folder,
-)
+from densekd.data.folder import TRAIN, WHOLE, FoundImages, find_images, list_classes
+from densekd.data.folder_images import load_folder
 from densekd.data.hub import load_hub
-from densekd.data.imagenet import find_imagenet, load_imagenet
+from densekd.data.imagenet import PAPERS, find_imagenet, load_imagenet
+from densekd.data.packed import PackedFile, load_packed, open_packed
 from densekd.data.scenario import read_names
 from densekd.parts import find, is_reference
 
@@ -59,8 +54,9 @@ _SOURCES = (
             f"the 100 classes of {authors}",
             partial(load_imagenet, subset=subset),
         )
-        for subset, authors in (("ccil", "CCIL"), ("ucir", "UCIR"), ("podnet", "PODNet and AFC"))
+        for subset, authors in PAPERS.items()
     ),
+    DataSource("packed:FILE", "images packed by `densekd data pack`", load_packed),
     DataSource("npz:FILE", "arrays in a NumPy file", load_npz),
     DataSource("hub:NAME", "from the Hugging Face hub", load_hub),
 )
@@ -80,6 +76,8 @@ class SourceOptions:
     image_column: str | None = None  # needed for hub data with several
     label_column: str | None = None  # needed for hub data with several
     download: bool = True  # download CIFAR if it is missing
+    # Decode images of folders and ImageNet if they need no more than this; 0 leaves them in files.
+    memory_bytes: int | None = None
 
 
 def load(
@@ -148,18 +146,24 @@ def _count(kind: str, path: Path) -> int | None:
             parts = find_images(path).parts
             return sum(map(bool, parts[TRAIN if TRAIN in parts else WHOLE].values()))
         case "imagenet":
+            if path.is_file():
+                return len(open_packed(path).classes)
             return len(list_classes(path / TRAIN).folders)
+        case "packed":
+            return len(open_packed(path).classes)
         case "npz":
             return len(load_npz(path).classes)
     return None
 
 
-def find_source(name: str, classes_file: Path | None = None) -> FoundImages | None:
-    """Find the files of a source that is a folder of images; None for any other source."""
+def find_source(name: str, classes_file: Path | None = None) -> FoundImages | PackedFile | None:
+    """Find the files of a source that is a folder or a packed file; None for any other source."""
     kind, argument = parse(name)
     path = Path(argument).expanduser()
     if kind == "folder":
         return find_images(path)
+    if kind == "packed" or (kind.startswith("imagenet") and path.is_file()):
+        return open_packed(path)
     if not kind.startswith("imagenet"):
         return None
     chosen: dict[str, Any] = getattr(SOURCES[kind].load, "keywords", {})

@@ -28,10 +28,10 @@ def stratified_split(
 
 def first_of_each(split: Split, count: int) -> Split:
     """Return the first ``count`` images of each class, or all if it has fewer."""
+    order, counts = split.labels.argsort(stable=True), torch.bincount(split.labels)
+    first = (counts.cumsum(0) - counts)[split.labels[order]]
     ranks = torch.empty_like(split.labels)
-    for label in split.labels.unique():
-        own = split.labels == label
-        ranks[own] = torch.arange(int(own.sum()))
+    ranks[order] = torch.arange(len(split)) - first
     return split.take(ranks < count)
 
 

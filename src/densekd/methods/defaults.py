@@ -4,7 +4,8 @@ import dataclasses
 import functools
 from typing import Any, Literal, NamedTuple
 
-from densekd.data.folder import FOLDER_IMAGE_SIZE
+from densekd.data.augment import Crop
+from densekd.data.folder_images import FOLDER_IMAGE_SIZE
 from densekd.methods.ccil import CCIL
 from densekd.methods.method import DataKind, Published
 from densekd.methods.paper import DenseOptions
@@ -18,7 +19,7 @@ Preset = Literal["paper", "strong-decay", "ccil"]
 _STRONG_DECAY = 5e-4
 
 # The height and width of images in files, unless given; those of hub data are only known later.
-_IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE}
+_IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE, "packed": FOLDER_IMAGE_SIZE}
 _LARGEST_SMALL = 64
 _LARGEST_DIGITS = 16
 
@@ -50,8 +51,8 @@ _USUAL: dict[DataKind, _Usual] = {
 def data_kind(source: str, image_size: int | None = None) -> DataKind:
     """The kind of data that a source such as ``folder:PATH`` has, which decides the defaults.
 
-    Folders and hub data of more than 64 pixels are large images, and get the settings of
-    ImageNet-100.
+    Folders, packed files and hub data of more than 64 pixels are large images, and get the settings
+    of ImageNet-100.
     """
     match source.partition(":")[0]:
         case "digits" | "imagenet" | "imagenet100" as name:
@@ -60,7 +61,7 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
             return "imagenet100"
         case _ if is_reference(source):
             return "imagenet100" if (image_size or 0) > _LARGEST_SMALL else "small"
-        case "folder" | "hub" as name:
+        case "folder" | "packed" | "hub" as name:
             size = image_size or _IMAGE_SIZES.get(name, 0)
             return "imagenet100" if size > _LARGEST_SMALL else "small"
     return "small"
@@ -77,9 +78,20 @@ def kind_by_size(shortest: int) -> DataKind:
     return "small" if shortest > _LARGEST_DIGITS else "digits"
 
 
-def default_augment(kind: DataKind) -> dict[str, Any]:
+def default_augment(source: str, kind: DataKind) -> dict[str, Any]:
     """The usual augmentation; a mirrored digit is no digit."""
-    return {"padding": 1, "flip": False} if kind == "digits" else {"padding": 4, "flip": True}
+    usual = {"padding": 1, "flip": False} if kind == "digits" else {"padding": 4, "flip": True}
+    return {**usual, "crop": default_crop(source)}
+
+
+def default_crop(source: str) -> Crop:
+    """How training images are cropped: those of ImageNet and packed ones out of any part.
+
+    It depends on the source and not on whether its images fit into memory.
+    """
+    name = source.partition(":")[0]
+    large = name == "packed" or name.partition("-")[0] in ("imagenet", "imagenet100")
+    return "resized" if large and not is_reference(source) else "padded"
 
 
 def default_lambda(method: str, kind: DataKind, *, constant: bool = False) -> float:

@@ -132,7 +132,7 @@ class _Finetuning:
 
     @cached_property
     def settings(self) -> Settings:
-        augment = Augment(*self.model.backbone.statistics, padding=0)
+        augment = Augment(*self.model.backbone.statistics, padding=0, crop="resized")
         return Settings(augment, _SEED, oversample_rare=True)
 
     @cached_property

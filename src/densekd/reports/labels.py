@@ -53,7 +53,7 @@ def _data(settings: FlatSettings) -> str:
     source = str(settings.get("data.source", "?"))
     if source.startswith("folder:") and not settings.get("data.image_size"):
         # Imported here because it imports PyTorch, which `compare` doesn't need.
-        from densekd.data.folder import FOLDER_IMAGE_SIZE
+        from densekd.data.folder_images import FOLDER_IMAGE_SIZE
 
         settings = {**settings, "data.image_size": FOLDER_IMAGE_SIZE}
     known = [text.format(value) for key, text in words.items() if (value := settings.get(key))]

@@ -42,6 +42,8 @@ def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) ->
         seed=config.seed,
         image_column=data.image_column,
         label_column=data.label_column,
+        # In memory, images are cut to their centre, and a crop can't be out of any part.
+        memory_bytes=0 if config.augment.crop == "resized" else None,
     )
     dataset = load(data.source, options, on_progress=on_progress)
     return fewer(dataset, data.per_class, data.test_per_class)

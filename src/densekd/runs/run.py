@@ -213,6 +213,7 @@ class _Run:
     def _store(self) -> dict[str, Any]:
         reached = result_of(self.records, self.evaluations[-1].by(self.learner.method.predicts))
         reached["combination"] = what_kd_does(self.config.method.name)
+        reached["workers"] = self.learner.settings.workers_for(self.scenario[0].train.images)
         return store_result(self.folder, reached, as_tree(self.config), self.engine)
 
     def _resume(self) -> None:

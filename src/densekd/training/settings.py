@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from densekd.data.augment import Augment
+from densekd.data.augment import Augment, Crop
+from densekd.data.batches import default_workers
 from densekd.data.dataset import (
     IMAGENET_MEAN,
     IMAGENET_STD,
+    Channels,
     Images,
     PixelImages,
     channel_statistics,
@@ -41,25 +43,32 @@ class InferredAugment(Augment):
     """
 
     def __init__(
-        self, *, padding: int | None = None, flip: bool = True, brightness: float = 0.0
+        self,
+        *,
+        padding: int | None = None,
+        flip: bool = True,
+        brightness: float = 0.0,
+        crop: Crop = "padded",
     ) -> None:
+        statistics = (0.5,) * 3, (0.5,) * 3
         super().__init__(
-            (0.5,) * 3, (0.5,) * 3, padding=padding or 0, flip=flip, brightness=brightness
+            *statistics, padding=padding or 0, flip=flip, brightness=brightness, crop=crop
         )
         self.by_size = padding is None
 
     def like(self, used: Augment) -> Augment:
         """The augmentation with the statistics, and the padding by size, of one in use."""
-        padding = used.padding if self.by_size else self.padding
-        mean, std = used.mean, used.std
-        return Augment(mean, std, padding=padding, flip=self.flip, brightness=self.brightness)
+        return self._with(used.mean, used.std, used.padding if self.by_size else self.padding)
 
     def on(self, images: Images, backbone: object) -> Augment:
         """The augmentation for these images; a pretrained backbone brings its own statistics."""
         mean, std = own_statistics(backbone) or _statistics(images)
         shortest = min(images.pixels.shape[2:]) if isinstance(images, PixelImages) else images.size
-        padding = shortest // _PADDING if self.by_size else self.padding
-        return Augment(mean, std, padding=padding, flip=self.flip, brightness=self.brightness)
+        return self._with(mean, std, shortest // _PADDING if self.by_size else self.padding)
+
+    def _with(self, mean: Channels, std: Channels, padding: int) -> Augment:
+        kept: dict[str, Any] = {"flip": self.flip, "brightness": self.brightness}
+        return Augment(mean, std, padding=padding, crop=self.crop, **kept)
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,8 @@ class Settings:
         augment: how images are augmented and normalised.
         seed: of all random streams.
         engine: the devices, and their precision.
-        workers: processes that decode images in files.
+        workers: processes that decode images in files; None for a number that suits the
+            processors and the images.
         image_size: the height and width that images of various sizes are brought to.
         oversample_rare: show rare classes more often; see
             `densekd.data.stratify.oversample_rare`.
@@ -86,15 +96,22 @@ class Settings:
     augment: Augment = field(default_factory=InferredAugment)
     seed: int = 1993
     engine: Engine = field(default_factory=Engine)
-    workers: int = 0
+    workers: int | None = None
     image_size: int | None = None
     oversample_rare: bool = False
 
     def __post_init__(self) -> None:
         _check_number("seed", self.seed, -(2**63), 2**64)
-        _check_number("workers", self.workers, 0, 1024)
+        if self.workers is not None:
+            _check_number("workers", self.workers, 0, 1024)
         if self.image_size is not None:
             _check_number("image_size", self.image_size, 1, 4096)
+
+    def workers_for(self, images: Images) -> int:
+        """How many processes of each rank decode these images."""
+        if self.workers is None:
+            return default_workers(images, self.engine.share.world)
+        return 0 if isinstance(images, PixelImages) else self.workers
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:
@@ -201,7 +218,7 @@ def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
 def describe_augment(augment: Augment) -> dict[str, Any] | None:
     """The augmentation as JSON; None for a user's own class."""
-    kept = {"flip": augment.flip, "brightness": augment.brightness}
+    kept = {"flip": augment.flip, "brightness": augment.brightness, "crop": augment.crop}
     if type(augment) is InferredAugment:
         return {"padding": None if augment.by_size else augment.padding, **kept}
     if type(augment) is Augment:

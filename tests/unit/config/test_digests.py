@@ -92,6 +92,7 @@ CHANGES = [
     "augment.padding=2",
     "augment.flip=true",
     "augment.brightness=0.1",
+    "augment.crop=resized",
     "memory.per_class=10",
     "memory.total=100",
     "memory.selection=greedy",

@@ -1,21 +1,34 @@
 import itertools
+import os
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
-from densekd.data.augment import Augment
-from densekd.data.batches import Batch, Batches, Blend, Mixup, RankShare, in_order, pairs
+from densekd.data.augment import Augment, Crop, Strength
+from densekd.data.batches import (
+    Batch,
+    Batches,
+    Blend,
+    Mixup,
+    RankShare,
+    default_workers,
+    in_order,
+    pairs,
+)
 from densekd.data.dataset import FileImages, PixelImages, Split
-from densekd.data.decode import UnreadableImage
+from densekd.data.decode import UnreadableImage, decode_all
 from densekd.seeds import Seeds
 
 from support.datasets import split
 
 AUGMENT = Augment((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), padding=1)
+RESIZED = Augment((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), crop="resized")
 SEEDS = Seeds(7).at(0, "main")
 
 
@@ -151,23 +164,65 @@ def files(tmp_path: Path) -> Split:
     return Split(FileImages(tuple(paths), 8), torch.arange(12))
 
 
+@pytest.mark.parametrize("crop", ["padded", "resized"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"padding": 0}, {"padding": 3}, {"flip": False}, {"brightness": 0.4}, {"heavy": True}],
+)
+def test_images_in_files_and_in_memory_are_augmented_alike(
+    tmp_path: Path, crop: Crop, settings: dict[str, Any]
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), np.uint8)
+    paths = [tmp_path / f"{i}.png" for i in range(len(pixels))]
+    for path, image in zip(paths, pixels, strict=True):
+        Image.fromarray(image).save(path)
+    settings = dict(settings)
+    strength: Strength = "heavy" if settings.pop("heavy", False) else "usual"
+    augment = Augment((0.1,) * 3, (0.3,) * 3, crop=crop, **settings).of(strength)
+    labels = torch.arange(len(pixels))
+    kept = decode_all(paths, 8)[0] if crop == "padded" else _planes(pixels)
+    memory = Batches(Split(PixelImages(kept), labels), 4, augment, SEEDS)
+    files = Batches(Split(FileImages(paths, 8), labels), 4, augment, SEEDS)
+    assert same(list(memory.epoch(0)), list(files.epoch(0)))
+    assert not same(list(memory.epoch(0)), list(files.epoch(1)))
+    plain = Augment((0.1,) * 3, (0.3,) * 3, crop=crop, padding=0, flip=False)
+    usual = Batches(Split(FileImages(paths, 8), labels), 4, plain, SEEDS)
+    ignored = crop == "resized" and not settings.get("flip", True)
+    assert same(list(usual.epoch(0)), list(files.epoch(0))) == ignored
+
+
+def _planes(pixels: NDArray[np.uint8]) -> Tensor:
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+
+
+def test_the_number_of_workers_suits_images_and_processors(
+    files: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6), raising=False)
+    many = FileImages((b"",) * 5000, 8)
+    assert default_workers(many) == 6
+    assert default_workers(many, world=4) == 1
+    assert default_workers(FileImages((b"",) * 1200, 8)) == 2
+    assert default_workers(files.images) == default_workers(numbered().images) == 0
+
+
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_files_give_the_same_batches_with_any_number_of_workers(files: Split, workers: int) -> None:
-    batches = Batches(files, 5, AUGMENT, SEEDS, workers=workers)
+    batches = Batches(files, 5, RESIZED, SEEDS, workers=workers)
     epoch = list(batches.epoch(0))
     assert [len(batch.labels) for batch in epoch] == [4, 4, 4]
     assert sorted(torch.cat([batch.labels for batch in epoch]).tolist()) == list(range(12))
     assert epoch[0].images.shape == (4, 3, 8, 8)
-    alone = Batches(files, 5, AUGMENT, SEEDS)
+    alone = Batches(files, 5, RESIZED, SEEDS)
     assert same(epoch, list(alone.epoch(0)))
     next(batches.endless(1))  # left in the middle
     assert same(list(batches.epoch(2)), list(alone.epoch(2)))
     assert (by_label(epoch) != by_label(list(batches.epoch(1)))).flatten(1).any(1).all()
-    ranks = [Batches(files, 5, AUGMENT, SEEDS, RankShare(r, 2)).epoch(0) for r in (0, 1)]
+    ranks = [Batches(files, 5, RESIZED, SEEDS, RankShare(r, 2)).epoch(0) for r in (0, 1)]
     joined = [torch.cat([a.images, b.images]) for a, b in zip(*ranks, strict=True)]
     assert all(torch.equal(a, b.images) for a, b in zip(joined, epoch, strict=True))
-    plain = [batch.images for batch in in_order(files, 5, AUGMENT, workers=workers)]
-    assert all(torch.equal(a, b.images) for a, b in zip(plain, in_order(files, 5, AUGMENT)))  # noqa: B905
+    plain = [batch.images for batch in in_order(files, 5, RESIZED, workers=workers)]
+    assert all(torch.equal(a, b.images) for a, b in zip(plain, in_order(files, 5, RESIZED)))  # noqa: B905
 
 
 def test_two_epochs_of_the_same_files_can_be_read_in_turn_but_not_at_once(files: Split) -> None:

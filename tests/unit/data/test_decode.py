@@ -1,6 +1,5 @@
 import io
 import math
-import re
 import struct
 import threading
 import warnings
@@ -13,17 +12,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader
 
-from densekd.data.dataset import FileImages
+from densekd.data.crops import random_resized_crop
 from densekd.data.decode import (
-    CropDataset,
     UnreadableImage,
     centre_crop,
     decode_all,
     open_rgb,
-    random_resized_crop,
     try_all,
     width_and_height,
 )
@@ -297,63 +292,10 @@ def test_crops_of_a_very_long_image_stay_small() -> None:
     image = Image.new("RGB", (1, 1_000_000), (255, 0, 0))
     for crop in (
         centre_crop(image, 224),
-        random_resized_crop(image, 224, np.random.default_rng(0)),
+        random_resized_crop(np.array(image), (224, 224), np.random.default_rng(0)),
     ):
         assert crop.shape == (3, 224, 224)
         assert crop.flatten(1).float().mean(1).tolist() == [255, 0, 0]
-
-
-def extent(crop: Tensor, side: int) -> tuple[float, float, bool]:
-    """Width and height, as shares of the image, of a crop of `positions`, and if it's mirrored."""
-    middle, last = side // 2, side - 1
-    across = float(crop[0, middle, last]) - float(crop[0, middle, 0])
-    down = float(crop[1, last, middle]) - float(crop[1, 0, middle])
-    # From the first pixel's centre to the last's it is one pixel less than the whole.
-    return abs(across) / 255 * side / last, down / 255 * side / last, across < 0
-
-
-def test_training_crops_have_the_areas_and_ratios_of_the_definition() -> None:
-    image, source = positions(400, 300), np.random.default_rng(3)
-    crops = [extent(random_resized_crop(image, 64, source), 64) for _ in range(600)]
-    areas = np.array([width * height for width, height, _ in crops])
-    ratios = np.array([width * 400 / (height * 300) for width, height, _ in crops])
-    assert 0.07 < areas.min() < 0.12
-    assert 0.9 < areas.max() < 1.02
-    assert 0.7 < ratios.min() < 0.8
-    assert 1.25 < ratios.max() < 1.42
-    # As often wider as higher where both fit, which a uniform ratio would not be.
-    assert 0.41 < (ratios[areas < 0.5] > 1).mean() < 0.59
-    assert 0.42 < np.mean([mirrored for _, _, mirrored in crops]) < 0.58
-
-
-def test_crops_lie_anywhere_in_the_image() -> None:
-    image, source = positions(256, 256), np.random.default_rng(0)
-    centres = np.stack(
-        [
-            random_resized_crop(image, 16, source)[:2].float().mean((1, 2)).numpy()
-            for _ in range(400)
-        ]
-    )
-    assert (centres.min(0) < 60).all()
-    assert (centres.max(0) > 195).all()
-    assert np.abs(centres.mean(0) - 127.5).max() < 8
-
-
-def test_a_shape_that_no_crop_fits_gives_its_centre() -> None:
-    crop = random_resized_crop(positions(10, 1000), 16, np.random.default_rng(0))
-    # 10 x 13 pixels of 1000 around the middle row, in steps of 255 / 999.
-    assert 125 <= crop[1].min() <= crop[1].max() <= 130
-    assert crop[0].min() < 10
-    assert crop[0].max() > 245
-
-
-def test_one_generator_gives_one_crop() -> None:
-    image = noise(50, 40)
-    first, again, other = (
-        random_resized_crop(image, 16, np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 @pytest.fixture
@@ -362,52 +304,6 @@ def files(tmp_path: Path) -> list[Path]:
     for i, path in enumerate(paths):
         noise(40 + i, 30, seed=i).save(path)
     return paths
-
-
-def loader(images: FileImages, seed: int | None, workers: int) -> DataLoader[torch.Tensor]:
-    batches = [[(i, seed) for i in part.tolist()] for part in torch.arange(len(images)).split(3)]
-    return DataLoader(CropDataset(images), batch_sampler=batches, num_workers=workers)
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_training_crops_do_not_depend_on_the_workers(files: list[Path]) -> None:
-    images = FileImages((*files, files[0].read_bytes()), 16)
-    epochs = [
-        torch.cat(list(loader(images, seed, workers)))
-        for seed, workers in ((5, 0), (5, 1), (5, 2), (6, 0))
-    ]
-    assert epochs[0].shape == (8, 3, 16, 16)
-    assert torch.equal(epochs[0], epochs[1])
-    assert torch.equal(epochs[0], epochs[2])
-    assert not torch.equal(epochs[0], epochs[3])
-    # The same file at two places is cropped in two ways.
-    assert not torch.equal(epochs[0][0], epochs[0][7])
-
-
-def test_without_a_seed_there_are_test_crops(files: list[Path]) -> None:
-    crops = CropDataset(FileImages(tuple(files), 16))
-    assert len(crops) == 7
-    for i in range(7):
-        assert torch.equal(crops[i, None], centre_crop(open_rgb(files[i]), 16))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_file_is_named_with_the_command_that_lists_all(
-    files: list[Path], workers: int
-) -> None:
-    files[6].write_bytes(files[6].read_bytes()[:500])
-    message = ""
-    # Not pytest.raises, which keeps the worker alive with the error.
-    try:
-        list(loader(FileImages(tuple(files), 16), None, workers))
-    except UnreadableImage as error:
-        message = str(error)
-    assert re.search(r"6\.png' can't be read \(.*truncated.*\); `densekd data check`", message)
-
-
-def test_unreadable_content_is_named_by_its_index() -> None:
-    with pytest.raises(UnreadableImage, match=r"^Image 0 can't be read \(not an image"):
-        CropDataset(FileImages((b"text",), 16))[0, None]
 
 
 def test_readable_files_are_decoded_and_the_others_reported(files: list[Path]) -> None:

@@ -19,8 +19,8 @@ from densekd.data.folder import (
     find_classes,
     find_images,
     list_classes,
-    load_folder,
 )
+from densekd.data.folder_images import load_folder
 
 from support.class_folders import fill_folder, image_names
 
@@ -182,7 +182,9 @@ def test_files_of_each_class_are_sorted(animals: Path) -> None:
 
 def test_a_report_counts_what_can_be_decoded(animals: Path) -> None:
     done: list[tuple[int, int]] = []
-    counts, unreadable = check_images(find_images(animals), lambda *count: done.append(count))
+    counts, unreadable = check_images(
+        find_images(animals).table(), lambda *count: done.append(count)
+    )
     assert counts == {"all": {"ant": 5, "cat": 10, "dog": 20}}
     assert unreadable == []
     assert done[-1] == (35, 35)
@@ -195,8 +197,8 @@ def test_a_report_of_a_divided_folder_names_the_faults(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:45])
     text.write_text("text")
     found = find_images(tmp_path)
-    counts, (unreadable,) = check_images(found)
-    assert counts == {"train": {"a": 3, "b": 3}, "val": {"a": 2}}
+    counts, (unreadable,) = check_images(found.table())
+    assert counts == {"train": {"a": 3, "b": 3}, "val": {"a": 2, "b": 0}}
     (unused,) = found.left_out
     assert unused[0] == text
     assert ".txt" in unused[1]

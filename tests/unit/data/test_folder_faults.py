@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from densekd.data.dataset import Dataset, FileImages
-from densekd.data.folder import check_images, find_images, load_folder
+from densekd.data.folder import check_images, find_images
+from densekd.data.folder_images import load_folder
 
 BOTH_WAYS = pytest.mark.parametrize("memory_bytes", [0, 1 << 30], ids=["files", "memory"])
 
@@ -170,7 +171,7 @@ def test_a_bad_file_is_left_out_and_named(
     assert size(data) == 10
     assert f"Left out '{made}': {reason}" in caplog.text
     found = find_images(pets)
-    counts, unreadable = check_images(found)
+    counts, unreadable = check_images(found.table())
     assert {name: n for name, n in counts["all"].items() if n} == {"cat": 5, "dog": 5}
     assert [why for path, why in found.left_out + unreadable if path == made and reason in why]
 
@@ -189,7 +190,7 @@ def test_a_truncated_image_among_files_is_found_by_the_check(pets: Path) -> None
     cut.write_bytes(cut.read_bytes()[:700])
     assert size(load(pets, memory_bytes=0)) == 10
     found = find_images(pets)
-    counts, unreadable = check_images(found)
+    counts, unreadable = check_images(found.table())
     assert counts == {"all": {"cat": 5, "dog": 4}}
     assert [path for path, _ in unreadable] == [cut]
 
@@ -203,7 +204,7 @@ def test_hidden_files_and_folders_are_ignored(
     assert size(load(pets, memory_bytes)) == 10
     assert caplog.messages == []
     assert find_images(pets).left_out == []
-    assert check_images(find_images(pets))[1] == []
+    assert check_images(find_images(pets).table())[1] == []
 
 
 def test_a_class_of_one_image_is_trained_on_with_a_warning(
@@ -247,7 +248,7 @@ def test_the_usual_endings_in_any_case_are_taken(pets: Path, name: str) -> None:
     assert size(data) == 11
     assert isinstance(data.train.images, FileImages)
     assert isinstance(data.test.images, FileImages)
-    assert pets / "cat" / name in data.train.images.files + data.test.images.files
+    assert pets / "cat" / name in [*data.train.images.files, *data.test.images.files]
 
 
 def test_an_image_under_the_wrong_ending_is_taken(pets: Path) -> None:

@@ -1,7 +1,13 @@
 import pytest
 
 from densekd.config.schema import resolve
-from densekd.methods.defaults import data_kind, default_augment, default_lambda, method_defaults
+from densekd.methods.defaults import (
+    data_kind,
+    default_augment,
+    default_crop,
+    default_lambda,
+    method_defaults,
+)
 from densekd.methods.method import DataKind
 from densekd.methods.registry import BASELINES, METHODS
 from densekd.methods.terms import Distil, RatioWeight
@@ -78,5 +84,10 @@ def test_an_unknown_method_has_the_defaults_of_the_papers() -> None:
     for kind in kinds:
         assert method_defaults("nonsense", kind) == method_defaults("rdkd", kind)
         assert all(method_defaults(name, kind).network for name in BASELINES)
-    assert default_augment("digits") == {"padding": 1, "flip": False}
-    assert default_augment("small") == {"padding": 4, "flip": True}
+    digits = {"padding": 1, "flip": False, "crop": "padded"}
+    assert default_augment("digits", "digits") == digits
+    assert default_augment("cifar100", "small") == {"padding": 4, "flip": True, "crop": "padded"}
+    for source in ("imagenet:x", "imagenet100-ccil:x", "packed:x"):
+        assert default_augment(source, "imagenet100")["crop"] == default_crop(source) == "resized"
+    for source in ("folder:x", "hub:x", "imagenet.py:x"):
+        assert default_crop(source) == "padded"

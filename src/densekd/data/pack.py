@@ -1,0 +1,285 @@
+"""Pack a folder of images into one file: shrunk once, encoded anew, with an index.
+
+The file depends on the images and the options alone, not on the number of processes or on being
+interrupted. What a killed process has packed is kept beside the file and taken over.
+"""
+
+import hashlib
+import io
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from PIL import Image, features
+from torch.utils import data
+
+from densekd.data.batches import default_workers
+from densekd.data.dataset import FileImages, OnProgress
+from densekd.data.decode import UnreadableImage, muted, open_rgb, reading
+from densekd.data.file_lists import ends_of
+from densekd.data.folder import FolderTable, LeftOut
+from densekd.data.packed import DTYPES, FORMAT, HEADER_BYTES, TENSORS, PackedFile
+from densekd.files import DamagedFile, sync_folder
+
+_AT_ONCE = 16  # images that a process encodes in one go
+_RECORD = struct.Struct("<qI")  # of the journal: the length of an image, -1 if unreadable; CRC-32
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """How images are packed."""
+
+    shorter_side: int | None = 256  # shrink larger images to this; None keeps all files as they are
+    quality: int = 90  # of JPEG, up to 95
+
+    def __post_init__(self) -> None:
+        if self.shorter_side is not None and self.shorter_side < 1:
+            raise ValueError(f"The shorter side must be at least 1, not {self.shorter_side}.")
+        if not 1 <= self.quality <= 95:
+            raise ValueError(f"The quality must be from 1 to 95, not {self.quality}.")
+
+
+def pack(
+    table: FolderTable,
+    target: Path,
+    options: PackOptions,
+    workers: int | None = None,  # processes that encode; a number that suits the processors
+    on_progress: OnProgress | None = None,
+) -> list[LeftOut]:
+    """Pack images into a file; returns those that can't be read, which are left out.
+
+    Raises:
+        ValueError: the file holds something else, or another process is packing into it.
+    """
+    plan = _plan(table, options)
+    with _alone(target):
+        if target.exists():
+            _check_same(target, plan)
+            return []
+        with _Unfinished(target, plan) as unfinished:
+            begun = len(unfinished.lengths)
+            for number, image in enumerate(_encoded(table, begun, options, workers), begun + 1):
+                unfinished.add(image)
+                if on_progress is not None:
+                    on_progress(number, len(table.files))
+            return unfinished.finish(table)
+
+
+def encode_image(file: Path, options: PackOptions) -> bytes:
+    """Encode an image as JPEG without its metadata; a small JPEG, or any without shrinking, stays.
+
+    Raises UnreadableImage.
+    """
+    shorter = options.shorter_side
+    with reading(file) as image:
+        size, plain = image.size, image.format == "JPEG"
+    if shorter is None or (plain and min(size) <= shorter):
+        open_rgb(file)  # or raise
+        return file.read_bytes()
+    image = open_rgb(file)
+    shrink = min(1.0, shorter / min(image.size))
+    width, height = (max(1, round(side * shrink)) for side in image.size)
+    out = io.BytesIO()
+    small = image.resize((width, height), Image.Resampling.BICUBIC)
+    small.save(out, "JPEG", quality=options.quality)
+    return out.getvalue()
+
+
+class _Encoder(data.Dataset[bytes | None]):
+    """Encodes the files of a table, from one on; None for one that can't be read."""
+
+    def __init__(self, table: FolderTable, begun: int, options: PackOptions) -> None:
+        self.table, self.begun, self.options = table, begun, options
+
+    def __len__(self) -> int:
+        return len(self.table.files) - self.begun
+
+    def __getitem__(self, index: int) -> bytes | None:
+        try:
+            with muted:
+                return encode_image(self.table.paths[self.begun + index], self.options)
+        except UnreadableImage:
+            return None
+
+
+def _encoded(
+    table: FolderTable, begun: int, options: PackOptions, workers: int | None
+) -> Iterator[bytes | None]:
+    """The encoded images in order, made by other processes."""
+    if workers is None:
+        workers = default_workers(FileImages(table.files, 1))
+    loader: data.DataLoader[Any] = data.DataLoader(
+        _Encoder(table, begun, options), _AT_ONCE, num_workers=workers, collate_fn=list
+    )
+    for images in loader:
+        yield from images
+
+
+class _Unfinished:
+    """A file that is being packed, and the journal of the images that it has.
+
+    Whatever a kill leaves of the two, the images that both have completely are kept.
+    """
+
+    def __init__(self, target: Path, plan: str) -> None:
+        self.target, self.plan = target, plan
+        self.part, self.journal = (_beside(target, kind) for kind in ("part", "journal"))
+        self.lengths: list[int] = []  # -1 for an image that can't be read
+        self.checksums: list[int] = []
+
+    def __enter__(self) -> "_Unfinished":
+        first = f"{self.plan}\n".encode()
+        self._part, self._journal = _open(self.part), _open(self.journal)
+        if self._journal.read(len(first)) == first:
+            self._take_over()
+        else:
+            self._journal.seek(0)
+            self._journal.write(first)
+        done = sum(length for length in self.lengths if length > 0)
+        self._part.seek(HEADER_BYTES + done)
+        self._journal.seek(len(first) + _RECORD.size * len(self.lengths))
+        for file in (self._part, self._journal):
+            file.truncate()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._part.close()
+        self._journal.close()
+
+    def add(self, image: bytes | None) -> None:
+        """Add the next image; None for one that can't be read."""
+        self._part.write(image or b"")
+        self._count(-1 if image is None else len(image), zlib.crc32(image or b""))
+        self._journal.write(_RECORD.pack(self.lengths[-1], self.checksums[-1]))
+
+    def finish(self, table: FolderTable) -> list[LeftOut]:
+        """Write index and header, and give the file its name."""
+        readable = torch.tensor(self.lengths, dtype=torch.int64) >= 0
+        kept = table.take(readable)
+        tensors = _index(kept, np.array(self.lengths, np.int64)[readable.numpy()])
+        tensors["checksums"] = np.array(self.checksums, np.uint32)[readable.numpy()]
+        end = int(tensors["ends"][-1])
+        padding = -end % 8
+        index = b"".join(tensors[name].tobytes() for name in TENSORS if name != "images")
+        self._part.write(bytes(padding) + index)
+        sizes = {name: array.nbytes for name, array in tensors.items()}
+        facts = {"format": FORMAT, "plan": self.plan}
+        facts["index_sha256"] = hashlib.sha256(index).hexdigest()
+        self._part.seek(0)
+        self._part.write(_header({"images": end + padding, **sizes}, facts))
+        self._part.flush()
+        os.fsync(self._part.fileno())
+        os.replace(self.part, self.target)
+        sync_folder(self.target.parent)
+        self.journal.unlink()
+        unreadable = (~readable).nonzero().flatten().tolist()
+        return [(table.paths[i], _why_unreadable(table.paths[i])) for i in unreadable]
+
+    def _take_over(self) -> None:
+        """Count the images that a killed process has packed completely."""
+        self._part.seek(HEADER_BYTES)
+        while len(record := self._journal.read(_RECORD.size)) == _RECORD.size:
+            length, checksum = _RECORD.unpack(record)
+            image = self._part.read(max(length, 0))
+            if len(image) < length or length < -1 or zlib.crc32(image) != checksum:
+                break
+            self._count(length, checksum)
+
+    def _count(self, length: int, checksum: int) -> None:
+        self.lengths.append(length)
+        self.checksums.append(checksum)
+
+
+def _index(table: FolderTable, lengths: Any) -> dict[str, Any]:
+    names = [os.fsencode(name) for name in _names(table)]
+    said = {"classes": table.classes, "parts": table.part_names}
+    return {
+        "ends": ends_of(lengths),
+        "name_ends": ends_of([len(name) for name in names]),
+        "labels": table.labels.numpy().astype(np.int32),
+        "names": np.frombuffer(b"".join(names), np.uint8),
+        "classes": np.frombuffer(json.dumps(said).encode(), np.uint8),
+        "parts": table.parts.numpy().astype(np.uint8),
+    }
+
+
+def _header(sizes: dict[str, int], facts: dict[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": facts}
+    begin = 0
+    for name, dtype in TENSORS.items():
+        end = begin + sizes[name]
+        shape = [sizes[name] // DTYPES[dtype].itemsize]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode().ljust(HEADER_BYTES - 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _names(table: FolderTable) -> Iterator[str]:
+    labels, parts = table.labels.tolist(), table.parts.tolist()
+    for file, label, part in zip(table.paths, labels, parts, strict=True):
+        yield f"{table.part_names[part]}/{table.classes[label]}/{file.name}"
+
+
+def _plan(table: FolderTable, options: PackOptions) -> str:
+    """A digest of everything that the packed file depends on."""
+    made_by = [features.version("pil"), features.version("jpg")]
+    said = [asdict(options), made_by, table.classes, table.part_names]
+    digest = hashlib.sha256(json.dumps(said).encode())
+    for name, file in zip(_names(table), table.paths, strict=True):
+        digest.update(f"\0{name}\0{file.stat().st_size}".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _check_same(target: Path, plan: str) -> None:
+    """Raise unless a file is the one that would be packed."""
+    try:
+        same = PackedFile(target).facts.get("plan") == plan
+    except (DamagedFile, OSError):
+        same = False
+    if not same:
+        raise ValueError(
+            f"{target} exists and isn't what would be packed; delete it, or give another name."
+        )
+
+
+def _why_unreadable(file: Path) -> str:
+    try:
+        open_rgb(file)
+    except UnreadableImage as error:
+        return str(error)
+    return "it could not be read when it was packed"
+
+
+def _beside(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{kind}")
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Open a file to read and write from its beginning, making it if it is missing."""
+    return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Keep other processes from packing into the same file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(_beside(target, "lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(f"Another process is packing into {target}; wait for it.") from None
+    try:
+        yield
+    finally:
+        _beside(target, "lock").unlink(missing_ok=True)
+        lock.release()

@@ -1,0 +1,125 @@
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from PIL import Image
+
+from densekd.data.dataset import FileImages, fingerprint
+from densekd.data.decode import open_rgb
+from densekd.data.folder import find_images
+from densekd.data.folder_images import load_folder
+from densekd.data.imagenet import load_imagenet
+from densekd.data.pack import PackOptions, encode_image, pack
+from densekd.data.packed import load_packed
+
+from support.class_folders import fill_folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Photos of two classes, of various sizes and formats."""
+    for part, count in (("train", 4), ("val", 2)):
+        for label in ("cat", "ant"):
+            folder = tmp_path / "photos" / part / label
+            folder.mkdir(parents=True)
+            for i in range(count):
+                noise = np.random.default_rng([count, i]).integers(0, 256, (60, 80, 3), np.uint8)
+                ending = ("jpg", "png")[i % 2]
+                Image.fromarray(noise).save(folder / f"{i}.{ending}")
+    return tmp_path / "photos"
+
+
+def packed(photos: Path, name: str = "photos.packed", **options: int | None) -> Path:
+    target = photos.parent / name
+    workers = options.pop("workers", 0)
+    table = find_images(photos).table()
+    assert pack(table, target, PackOptions(**options), workers) == []  # type: ignore[arg-type]
+    return target
+
+
+def test_a_packed_folder_has_the_same_images_labels_and_splits(photos: Path) -> None:
+    data = load_packed(packed(photos, shorter_side=None), image_size=16)
+    folder = load_folder(photos, image_size=16, memory_bytes=0)
+    assert data.classes == folder.classes == ("ant", "cat")
+    for one, other in ((data.train, folder.train), (data.test, folder.test)):
+        assert torch.equal(one.labels, other.labels)
+        assert isinstance(one.images, FileImages)
+        assert isinstance(other.images, FileImages)
+        read = [file.read_bytes() for file in other.images.files if isinstance(file, Path)]
+        assert [*one.images.files] == read
+    assert fingerprint(data.train) != fingerprint(data.test)
+
+
+def test_images_are_shrunk_once_and_small_ones_stay(photos: Path) -> None:
+    options = PackOptions(shorter_side=30)
+    large, grey = photos / "train/cat/0.jpg", photos / "grey.png"
+    assert Image.open(io.BytesIO(encode_image(large, options))).size == (40, 30)
+    Image.new("L", (500, 100), 9).save(grey)
+    shrunk = Image.open(io.BytesIO(encode_image(grey, options)))
+    assert (shrunk.size, shrunk.mode, shrunk.format) == ((150, 30), "RGB", "JPEG")
+    assert encode_image(large, PackOptions(shorter_side=60)) == large.read_bytes()
+    assert encode_image(grey, PackOptions(shorter_side=None)) == grey.read_bytes()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lying on its side
+    Image.new("RGB", (200, 100)).save(large, exif=exif)
+    assert open_rgb(encode_image(large, options)).size == (30, 60)
+
+
+@pytest.mark.slow
+def test_the_file_does_not_depend_on_the_number_of_processes(photos: Path) -> None:
+    alone = packed(photos, "alone", shorter_side=30)
+    assert packed(photos, "two", shorter_side=30, workers=2).read_bytes() == alone.read_bytes()
+
+
+def test_packing_again_changes_nothing_and_other_files_are_not_overwritten(photos: Path) -> None:
+    target = packed(photos, shorter_side=30)
+    before = target.stat().st_mtime_ns
+    assert packed(photos, shorter_side=30).stat().st_mtime_ns == before
+    assert [path.name for path in photos.parent.iterdir() if path.is_file()] == [target.name]
+    with pytest.raises(ValueError, match=r"exists and isn't what would be packed; delete it"):
+        packed(photos, shorter_side=20)
+    target.write_text("a letter")
+    with pytest.raises(ValueError, match="delete it"):
+        packed(photos, shorter_side=30)
+    assert target.read_text() == "a letter"
+
+
+def test_unreadable_images_are_left_out_and_told(photos: Path) -> None:
+    bad = photos / "train/ant/2.jpg"
+    bad.write_text("text")
+    target = photos.parent / "all"
+    ((path, reason),) = pack(find_images(photos).table(), target, PackOptions(), 0)
+    assert path == bad
+    assert "not an image" in reason
+    assert load_packed(target).train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_two_processes_do_not_pack_into_one_file(photos: Path) -> None:
+    lock, refused = FileLock(photos.parent / ".photos.packed.lock"), "Another process is packing"
+    with lock, pytest.raises(ValueError, match=refused):
+        packed(photos)
+
+
+def test_wrong_options_are_refused() -> None:
+    for options in ({"shorter_side": 0}, {"quality": 96}, {"quality": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            dataclasses.replace(PackOptions(), **options)
+
+
+def test_imagenet_and_its_subsets_are_taken_from_a_packed_file(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for i in range(3):
+            fill_folder(tmp_path / "in" / part / f"n0{i}", 1, "JPEG", level=i)
+    target = tmp_path / "in.packed"
+    pack(find_images(tmp_path / "in").table(), target, PackOptions(), 0)
+    names = tmp_path / "names.txt"
+    names.write_text("n02\nn00\n")
+    data = load_imagenet(target, classes_file=names, image_size=8)
+    assert data.classes == ("n02", "n00")
+    assert data.train.labels.tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"no images of the class .* lacks 100 of the 100"):
+        load_imagenet(target, subset="ccil")
