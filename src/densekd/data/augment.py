@@ -16,6 +16,9 @@ Strength = Literal["usual", "heavy"]
 # (random area and ratio of its sides; see `densekd.data.crops`).
 Crop = Literal["padded", "resized"]
 
+_LARGE = 3 * 100 * 100  # numbers of an image
+_AT_ONCE = 4
+
 
 class Draws(NamedTuple):
     """The random numbers for the augmentation of n images."""
@@ -91,6 +94,16 @@ class Augment(nn.Module):
 
     def forward(self, pixels: Tensor, draws: Draws) -> Tensor:
         """Augment and normalise images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
+        if pixels.device.type != "cpu" or pixels[:1].numel() < _LARGE:
+            return self._augmented(pixels, draws)
+        # A few large images at a time stay in the processor's cache through all steps.
+        batch = torch.empty_like(pixels, dtype=self.get_buffer("scale").dtype)
+        for start in range(0, len(pixels), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            batch[some] = self._augmented(pixels[some], draws.take(some))
+        return batch
+
+    def _augmented(self, pixels: Tensor, draws: Draws) -> Tensor:
         if self.heavy:
             pixels = _cutout(pixels, draws.heavy[:, autoaugment.NUMBERS :])
         if self.padding and self.crop == "padded":

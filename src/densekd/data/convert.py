@@ -26,8 +26,8 @@ from densekd.data.dataset import (
 )
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.data.folder_images import load_folder
-from densekd.data.hub import TEST_FRACTION, hub_dataset
-from densekd.data.stratify import stratified_split
+from densekd.data.hub import hub_dataset
+from densekd.data.stratify import TEST_FRACTION, stratified_split
 from densekd.parts import OwnPartError, explain_errors, is_reference, line_of, spoken
 from densekd.seeds import fixed_random_state
 

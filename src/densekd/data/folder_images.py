@@ -28,10 +28,9 @@ from densekd.data.folder import (
     find_images,
     warn_left_out,
 )
-from densekd.data.stratify import held_out
+from densekd.data.stratify import TEST_FRACTION, held_out
 
 FOLDER_IMAGE_SIZE = 224  # the height and width that images are brought to unless others are given
-TEST_FRACTION = 0.2  # of the images of each class, if a folder isn't divided
 MEMORY_BYTES = 1 << 30  # decoded images are kept in memory if they need no more than this
 _SIZE_SAMPLE = 100  # images whose sizes are looked at
 logger = logging.getLogger(__name__)

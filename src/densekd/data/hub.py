@@ -14,10 +14,8 @@ from PIL import Image, ImageOps
 from densekd.checks import first_line
 from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, channel_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.data.stratify import stratified_split
+from densekd.data.stratify import TEST_FRACTION, stratified_split
 
-# The share of each class to test on if a data set has no test images with labels.
-TEST_FRACTION = 0.2
 # For images and labels: the type by which a column is found, and the types of a named column.
 _KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}
 

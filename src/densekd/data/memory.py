@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -21,6 +21,8 @@ Selection = Literal["random", "herding", "greedy"]
 SelectionPolicy = Callable[[Tensor, int], Tensor | Sequence[int]]
 # iCaRL's code stops after this many picks, repeated ones included.
 _MOST_PICKS = 1000
+# Numbers of features that are selected from at once: 256 MB.
+_MOST_NUMBERS = 1 << 25
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +165,8 @@ class ExemplarMemory:
             if callable(self.selection):
                 orders = _own_order(self.selection, rows, quota, generator)
             else:
-                orders = (herding if self.selection == "herding" else greedy)(rows, quota)
+                select = herding if self.selection == "herding" else greedy
+                orders = [order for some in _in_parts(rows) for order in select(some, quota)]
         return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
 
     def rehearsed(self, train: Split, classes: int, chosen: Tensor) -> Split:
@@ -318,6 +321,14 @@ def greedy(features: list[Tensor], count: int) -> list[Tensor]:
         free = free.scatter(1, best[:, None], False)
         total = total + rows[every, best]
     return _ordered(first, wanted)
+
+
+def _in_parts(features: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Divide many classes into parts that take little memory once they are padded."""
+    largest = max((rows.numel() for rows in features), default=1)
+    at_once = max(1, _MOST_NUMBERS // max(1, largest))
+    for start in range(0, len(features), at_once):
+        yield features[start : start + at_once]
 
 
 def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,13 +21,9 @@ from densekd.data.dataset import Dataset, FileImages
 from densekd.data.decode import UnreadableImage
 from densekd.data.file_lists import FileContents, all_of
 from densekd.data.folder import FolderTable
-from densekd.data.folder_images import (
-    FOLDER_IMAGE_SIZE,
-    TEST_FRACTION,
-    divided,
-    folder_dataset,
-)
+from densekd.data.folder_images import FOLDER_IMAGE_SIZE, divided, folder_dataset
 from densekd.data.scenario import read_names
+from densekd.data.stratify import TEST_FRACTION
 from densekd.files import DamagedFile
 
 FORMAT = "densekd-packed-1"
@@ -178,7 +174,7 @@ def _map_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     if len(whole) != found.st_size:
         raise _damaged(path, "its size changes")
     facts = json.loads(head[8:])["__metadata__"]
-    index = hashlib.sha256(memoryview(whole)[spans["images"][1] :])
+    index = hashlib.sha256(whole[spans["images"][1] :].data)
     if index.hexdigest() != facts.get("index_sha256"):
         raise _damaged(path, "its index isn't what was written")
     tensors: dict[str, Any] = {

@@ -9,6 +9,8 @@ from torch import Tensor
 from densekd.data.dataset import Split
 from densekd.seeds import RandomStream, Seeds
 
+# The share of each class to test on if a data set isn't divided.
+TEST_FRACTION = 0.2
 # Rare classes are oversampled to this share of the largest class, within this many repeats.
 _LEAST_SHARE = 1 / 4
 _MOST_REPEATS = 16

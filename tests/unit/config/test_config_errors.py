@@ -42,7 +42,7 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
         "augment, memory, method, training, engine, metrics, loggers, start."
     )
     assert complaint({"augment": {"xyzzy": 1}}) == (
-        "augment.xyzzy is not a setting; there are padding, flip, brightness."
+        "augment.xyzzy is not a setting; there are padding, flip, brightness, crop."
     )
 
 
@@ -116,7 +116,7 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
         ),
         (
             {"engine": {"workers": -1}},
-            "engine.workers must be a whole number from 0 to 1024, not",
+            "engine.workers must be a whole number from 0 to 1024 or none, not",
         ),
         (
             {"engine": {"precision": 16}},
@@ -128,7 +128,7 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
         ),
         (
             {"augment": "much"},
-            "augment must be a section with padding, flip, brightness, not 'much'.",
+            "augment must be a section with padding, flip, brightness, crop, not 'much'.",
         ),
         ({"data": "digits"}, "data must be a section with source, dir, "),
         ({"memory": 5}, "memory must be a section with per_class, total, selection, not 5."),

@@ -13,7 +13,8 @@ from densekd.data.sources import SOURCES
 from densekd.methods.registry import METHODS
 
 SMALL = ["digits", "cifar10", "cifar100", "npz:a.npz", "hub:owner/name"]
-LARGE = ["imagenet:data", "imagenet100:data", "folder:photos"]
+LARGE = ["imagenet:data", "imagenet100:data", "folder:photos", "packed:file"]
+LARGE += [f"imagenet100-{paper}:data" for paper in ("ccil", "ucir", "podnet")]
 
 
 def made(*assignments: str) -> Config:
@@ -31,7 +32,7 @@ def test_nothing_given_is_a_run_on_digits() -> None:
     assert (memory.per_class, memory.total, memory.selection) == (20, None, "random")
     assert config.method.name == "rdkd"
     assert (config.engine.accelerator, config.engine.devices) == ("auto", 1)
-    assert (config.engine.precision, config.engine.workers) == ("auto", 0)
+    assert (config.engine.precision, config.engine.workers) == ("auto", None)
     assert config.training.preset == "paper"
 
 
@@ -177,7 +178,7 @@ def test_trees_are_full_and_toml_is_to_be_read() -> None:
     assert "\n[training.base]\nepochs = 70\nlr = 0.1\n" in text
     assert "\nmilestones = [30, 60]\n" in text
     assert "per_class" not in text
-    assert text.endswith('workers = 0\nnodes = 1\ncompile = "auto"\n')
+    assert text.endswith('precision = "auto"\nnodes = 1\ncompile = "auto"\n')
 
 
 def test_the_earlier_name_of_oversampling_is_still_read() -> None:

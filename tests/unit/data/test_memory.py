@@ -377,3 +377,16 @@ def test_a_setting_names_a_selection() -> None:
     assert selection_of(refer(smallest_first)) is smallest_first
     with pytest.raises(OwnPartError, match="must be a function that selects images"):
         selection_of(refer(3))
+
+
+@pytest.mark.parametrize("selection", ["herding", "greedy"])
+def test_many_classes_are_selected_from_in_parts(
+    selection: Selection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = torch.randn(60, 8, generator=generator())
+    train = Split(PixelImages(torch.zeros(60, 3, 2, 2).byte()), torch.arange(60) % 7)
+    memory = ExemplarMemory(Quota(per_class=3), selection)
+    whole = memory.choose(train, 7, generator(), features)
+    monkeypatch.setattr("densekd.data.memory._MOST_NUMBERS", 2 * 9 * 8)
+    parts = memory.choose(train, 7, generator(), features)
+    assert [order.tolist() for order in parts] == [order.tolist() for order in whole]
