@@ -94,13 +94,13 @@ class Augment(nn.Module):
 
     def forward(self, pixels: Tensor, draws: Draws) -> Tensor:
         """Augment and normalise images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
-        if pixels.device.type != "cpu" or pixels[:1].numel() < _LARGE:
-            return self._augmented(pixels, draws)
+        if pixels.device.type != "cpu" or self.heavy or pixels[:1].numel() < _LARGE:
+            return self.normalise(self._augmented(pixels, draws))
         # A few large images at a time stay in the processor's cache through all steps.
         batch = torch.empty_like(pixels, dtype=self.get_buffer("scale").dtype)
         for start in range(0, len(pixels), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
-            batch[some] = self._augmented(pixels[some], draws.take(some))
+            self.normalise(self._augmented(pixels[some], draws.take(some)), out=batch[some])
         return batch
 
     def _augmented(self, pixels: Tensor, draws: Draws) -> Tensor:
@@ -113,9 +113,9 @@ class Augment(nn.Module):
         if self.heavy:
             pixels = autoaugment.distorted(pixels, draws.heavy)
         if self.brightness == 0:
-            return self.normalise(pixels)
+            return pixels
         bright = pixels * draws.brightness.view(-1, 1, 1, 1)
-        return self.normalise(bright.clamp_(max=255))
+        return bright.clamp_(max=255)
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
         """Return a copy of other strength, or with mixup (alpha of `Mixup`; 0 for none).
@@ -129,10 +129,10 @@ class Augment(nn.Module):
         other.heavy, other.mixup = strength == "heavy", mixup
         return other
 
-    def normalise(self, pixels: Tensor) -> Tensor:
+    def normalise(self, pixels: Tensor, out: Tensor | None = None) -> Tensor:
         """Normalise images ``[B, 3, H, W]`` from 0 to 255 to float of the same shape."""
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
-        return torch.addcmul(shift, pixels.to(scale.dtype), scale)
+        return torch.addcmul(shift, pixels.to(scale.dtype), scale, out=out)
 
     def _crop_and_flip(self, pixels: Tensor, draws: Draws) -> Tensor:
         # One gather of single pixels from the padded image does both, faster than slicing.

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -128,3 +130,14 @@ def test_negative_mixup_is_refused() -> None:
     assert Augment(MEAN, STD).of("usual", 0.1).mixup == 0.1
     with pytest.raises(ValueError, match="mixup must be at least 0, not -1"):
         Augment(MEAN, STD).of("usual", -1.0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"padding": 0}, {"brightness": 0.3}, {"crop": "resized"}])
+def test_large_images_are_augmented_a_few_at_a_time_with_the_same_result(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels, augment = images(7, 110, 120), Augment(MEAN, STD, **settings)
+    draws = augment.draw(7, torch.Generator().manual_seed(1))
+    found = augment(pixels, draws)
+    monkeypatch.setattr("densekd.data.augment._LARGE", 10**9)
+    assert torch.equal(found, augment(pixels, draws))
