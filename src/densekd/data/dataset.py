@@ -151,7 +151,7 @@ def _described(files: Sequence[Path | bytes], place: int) -> bytes:
         name = files.name(place)
         return f"{name} {os.stat(os.path.join(files.folder, name)).st_size} ".encode()
     if isinstance(files, FileContents) and files.checksums is not None:
-        return bytes(files.checksums[place])  # instead of reading a whole data set
+        return int(files.checksums[place]).to_bytes(4, "little")  # not all of a data set
     file = files[place]
     return file if isinstance(file, bytes) else f"{file.name} {file.stat().st_size} ".encode()
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -8,10 +9,12 @@ from densekd.data.dataset import (
     PixelImages,
     Split,
     channel_statistics,
+    fingerprint,
     images_from_state,
     join_images,
     join_splits,
 )
+from densekd.data.file_lists import FileContents, ends_of
 
 from support.datasets import dataset, split
 
@@ -89,3 +92,14 @@ def test_channel_statistics_are_those_of_all_pixels() -> None:
     torch.testing.assert_close(torch.tensor(mean, dtype=torch.float64), values.mean((0, 2, 3)))
     expected = values.transpose(0, 1).flatten(1).std(1, unbiased=False)
     torch.testing.assert_close(torch.tensor(std, dtype=torch.float64), expected)
+
+
+def test_the_fingerprint_of_packed_images_is_made_of_their_checksums() -> None:
+    content, labels = np.zeros(6, np.uint8), torch.zeros(2).long()
+
+    def of(*checksums: int) -> str:
+        contents = FileContents(content, ends_of([2, 4]), np.array(checksums, np.uint32))
+        return fingerprint(Split(FileImages(contents, 8), labels))
+
+    assert of(2**32 - 1, 7) == of(2**32 - 1, 7)
+    assert len({of(2**32 - 1, 7), of(7, 2**32 - 1), of(1, 7)}) == 3
