@@ -28,7 +28,7 @@ def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     work = tmp_path / "work"
     work.mkdir()
     # Raises with the cell and its traceback if one fails.
-    client = Recorder(stored, timeout=300, resources={"metadata": {"path": str(work)}})
+    client = Recorder(stored, timeout=600, resources={"metadata": {"path": str(work)}})
     client.execute()
     assert not list(file.parent.glob("runs"))
     drawn = [update["text/plain"] for update in client.resources.get("updates", ())]

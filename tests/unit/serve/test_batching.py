@@ -53,7 +53,7 @@ def test_it_predicts_as_the_model_does(predictor: BatchPredictor, model: Path) -
     answers = [predictor.submit(png(image), 1 + i % 2) for i, image in enumerate(images)]
     wanted = Model.open(model).predict(images, top=2)
     for i, (answer, guesses) in enumerate(zip(answers, wanted, strict=True)):
-        step, prediction = answer.result(60)
+        step, prediction = answer.result(600)
         assert (step, prediction.known) == (0, guesses.known)
         assert [name for name, _ in prediction] == [name for name, _ in guesses[: 1 + i % 2]]
         # A batch of another size may be rounded in another way.
@@ -70,9 +70,9 @@ def test_an_image_that_cannot_be_read_harms_no_other(predictor: BatchPredictor) 
     for i, answer in enumerate(answers):
         if i in reasons:
             with pytest.raises(UnreadableImage, match=reasons[i]):
-                answer.result(60)
+                answer.result(600)
         else:
-            assert answer.result(60).prediction[0].name == "red"
+            assert answer.result(600).prediction[0].name == "red"
 
 
 def test_what_waits_is_predicted_together(
@@ -84,7 +84,7 @@ def test_what_waits_is_predicted_together(
     def recorded(self: Model, images: torch.Tensor, top: int) -> object:
         sizes.append(len(images))
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(600)
         return predict(self, images, top)
 
     monkeypatch.setattr(Model, "predict", recorded)
@@ -93,12 +93,12 @@ def test_what_waits_is_predicted_together(
     for _ in range(cores):  # every thread is busy
         began.clear()
         answers.append(predictor.submit(content, 1))
-        assert began.wait(60)
+        assert began.wait(600)
     answers += [predictor.submit(content, 1) for _ in range(20 * cores)]
     cancelled = answers.pop()
     assert cancelled.cancel()
     go_on.set()
-    assert len({answer.result(60).step for answer in answers}) == 1
+    assert len({answer.result(600).step for answer in answers}) == 1
     assert sizes[: cores + 1] == [1] * cores + [batching._BATCH]
     assert max(sizes) == batching._BATCH
     assert sum(sizes) == len(answers)
@@ -108,7 +108,7 @@ def test_a_new_state_counts_at_once(predictor: BatchPredictor, model: Path) -> N
     content = png(picture("blue", 9))
 
     def names() -> tuple[int, str]:
-        step, prediction = predictor.submit(content, 1).result(60)
+        step, prediction = predictor.submit(content, 1).result(600)
         return step, prediction[0].name
 
     assert names() in [(0, "red"), (0, "green")]
@@ -122,20 +122,20 @@ def test_a_state_that_is_gone_or_damaged_is_not_served(
     predictor: BatchPredictor, model: Path
 ) -> None:
     content = png(picture("red", 9))
-    assert predictor.submit(content, 1).result(60).step == 0
+    assert predictor.submit(content, 1).result(600).step == 0
     state = next((model / "steps" / "001").glob("state-*"))
     state.write_bytes(state.read_bytes()[:-1])
     current = model / "current.json"
     before = current.read_bytes()
     write_pointer(model, Pointer(1, 2))
     with pytest.raises(UnavailableModel, match="densekd undo"):
-        predictor.submit(content, 1).result(60)
+        predictor.submit(content, 1).result(600)
     shutil.move(model, model.with_name("elsewhere"))
     with pytest.raises(UnavailableModel, match="There is no model"):
-        predictor.submit(content, 1).result(60)
+        predictor.submit(content, 1).result(600)
     shutil.move(model.with_name("elsewhere"), model)
     current.write_bytes(before)
-    assert predictor.submit(content, 1).result(60).step == 0
+    assert predictor.submit(content, 1).result(600).step == 0
 
 
 def test_closing_answers_what_waits(model: Path) -> None:
