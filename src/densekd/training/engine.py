@@ -187,8 +187,9 @@ def fast_precision(kind: str) -> Precision:
 
 def has_accelerator(kind: str) -> bool:
     """Whether this computer has a kind of accelerator; others than ours are left to Fabric."""
-    has = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
-    return kind not in has or bool(has[kind]())
+    if kind == "cuda":
+        return torch.cuda.is_available()
+    return kind != "mps" or torch.backends.mps.is_available()
 
 
 def has_fast_bf16(kind: str) -> bool:
