@@ -327,8 +327,7 @@ def _in_parts(features: list[Tensor]) -> Iterator[list[Tensor]]:
     """Divide many classes into parts that take little memory once they are padded."""
     largest = max((rows.numel() for rows in features), default=1)
     at_once = max(1, _MOST_NUMBERS // max(1, largest))
-    for start in range(0, len(features), at_once):
-        yield features[start : start + at_once]
+    return (features[i : i + at_once] for i in range(0, len(features), at_once))
 
 
 def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
