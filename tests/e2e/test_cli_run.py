@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from densekd.cli import app
+from densekd.files import read_sealed_json
 
 # Two tasks of five digits each, in a few seconds.
 SHORT = ["--epochs", "1", "--steps", "1", "--network", "resnet8", "-o", "data.per_class=10"]
@@ -46,8 +47,7 @@ def shown(*arguments: str | Path) -> dict[str, Any]:
 def stored(out: Path) -> dict[str, Any]:
     """What the only run in a folder of runs found."""
     (file,) = out.glob("digits-*/result.json")
-    content: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return content
+    return read_sealed_json(file)
 
 
 def percent(share: float) -> str:
