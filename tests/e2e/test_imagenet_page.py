@@ -50,11 +50,10 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             add(val, f"ILSVRC2012_val_{i + 1:08}.JPEG", photo(100 + i))
     synsets = np.zeros(len(WNIDS), dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
     synsets["ILSVRC2012_ID"], synsets["WNID"] = range(1, 5), WNIDS
-    meta = io.BytesIO()
-    savemat(meta, {"synsets": synsets})
+    savemat("meta.mat", {"synsets": synsets})
     truth = "\n".join(str(1 + i % 4) for i in range(8))
     with tarfile.open("ILSVRC2012_devkit_t12.tar.gz", "w:gz") as kit:
-        add(kit, "ILSVRC2012_devkit_t12/data/meta.mat", meta.getvalue())
+        add(kit, "ILSVRC2012_devkit_t12/data/meta.mat", Path("meta.mat").read_bytes())
         name = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
         add(kit, name, truth.encode())
     return tmp_path
