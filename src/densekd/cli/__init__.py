@@ -31,7 +31,7 @@ from densekd.cli import (
 from densekd.display import output
 
 # The base of all errors in a command line. Newer versions of typer have a click of their own.
-_CLICK_ERROR = typer.BadParameter.__mro__[2]
+_CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
 
 class _OneLineErrors(TyperGroup):
