@@ -56,6 +56,7 @@ _BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     "flatness": (("runs",),),
     "compress": (("--data", "digits", "--quiet", "--method", "nothing"),),
     "data check": (("folder:photos/first",), ("digits",)),
+    "data pack": (("folder:photos/first", "new.packed", "--workers", "1"),),
 }
 _MAY_WAIT = ("run", "sweep", "compress", "config show", "config check")
 _MODEL_COMMANDS = ("info", "history", "undo", "check")

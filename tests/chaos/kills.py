@@ -90,6 +90,14 @@ DEEDS = (
         ("predict", "frozen", *_PREDICT),
         1,
     ),
+    Deed(
+        "data pack",
+        ("data", "pack", "folder:photos/first", "photos/first.packed", "--workers", "1"),
+        ("photos",),
+        "photos",
+        ("data", "check", "packed:photos/first.packed"),
+        2,
+    ),
     Deed("run", _RUN, ("run.toml",), "runs", ("compare", "runs"), 6),
     Deed(
         "sweep",

@@ -17,6 +17,7 @@ from PIL import Image
 from densekd.config.schema import as_toml, as_tree, resolve
 from densekd.config.settings_tree import flat, nested, override, read_toml
 from densekd.data.decode import UnreadableImage, open_rgb, width_and_height
+from densekd.data.packed import HEADER_BYTES, TENSORS, PackedFile
 from densekd.files import DamagedFile, read_sealed_json, sealed_json, to_json
 from densekd.model.pointer import read_pointer
 from densekd.model.store import Update, update_from_json
@@ -94,6 +95,18 @@ def _load_tensors(place: Path, content: bytes) -> None:
     (place / "any.json").write_bytes(sealed_json(facts))
     with suppress(DamagedCheckpoint):
         load_state(place / "any")
+
+
+@given(
+    st.dictionaries(st.sampled_from([*TENSORS, "__metadata__"]), json_values, max_size=9),
+    st.binary(max_size=40),
+)
+def test_headers_of_packed_images(place: Path, header: dict[str, Any], rest: bytes) -> None:
+    text = json.dumps(header).encode().ljust(HEADER_BYTES - 8)
+    file = place / "any.packed"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + rest)
+    with suppress(DamagedFile):
+        PackedFile(file)
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=3), json_values)

@@ -64,6 +64,7 @@ def pack(
     with _alone(target):
         if target.exists():
             _check_same(target, plan)
+            _beside(target, "journal").unlink(missing_ok=True)  # of a process killed at the end
             return []
         with _Unfinished(target, plan) as unfinished:
             begun = len(unfinished.lengths)

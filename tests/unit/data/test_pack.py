@@ -88,6 +88,14 @@ def test_packing_again_changes_nothing_and_other_files_are_not_overwritten(photo
     assert target.read_text() == "a letter"
 
 
+def test_what_a_kill_at_the_end_left_is_removed(photos: Path) -> None:
+    target = packed(photos)
+    journal = target.with_name(f".{target.name}.journal")
+    journal.write_text("of a process that was killed when the file was in its place")
+    packed(photos)
+    assert not journal.exists()
+
+
 def test_unreadable_images_are_left_out_and_told(photos: Path) -> None:
     bad = photos / "train/ant/2.jpg"
     bad.write_text("text")
