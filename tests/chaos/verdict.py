@@ -1,5 +1,7 @@
 """What counts as a defect, and what a folder contains."""
 
+import csv
+import io
 import json
 import re
 from hashlib import sha256
@@ -91,6 +93,8 @@ def _content(path: Path) -> Any:
             # A resumed run may repeat an epoch; the last line counts.
             lines = [_lasting(json.loads(line)) for line in content.splitlines()]
             return {line["step"]: line for line in lines}
+        if path.suffix == ".csv":
+            return [_lasting(row) for row in csv.DictReader(io.StringIO(content.decode()))]
     except (ValueError, RecursionError, TypeError, KeyError):
         pass
     return sha256(content).hexdigest()

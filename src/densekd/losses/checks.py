@@ -15,6 +15,8 @@ def widened(x: Tensor) -> Tensor:
 
 def check_matrix(name: str, scores: Tensor) -> None:
     """Refuse scores that aren't ``[images, classes]`` with at least one of each."""
+    if not isinstance(scores, Tensor):
+        raise ValueError(f"The {name} must be a tensor, not a {type(scores).__name__}.")
     if scores.ndim != 2 or scores.numel() == 0:
         raise ValueError(
             f"The {name} must be [images, classes], at least one of each, not {list(scores.shape)}."

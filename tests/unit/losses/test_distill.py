@@ -681,3 +681,10 @@ def test_a_sum_too_large_for_a_number_is_refused() -> None:
 def test_print_shows_the_options_that_differ(loss: DenseDistillation, options: str) -> None:
     shown = f"DenseDistillation({loss.groups!r}, temperature=2.0, reduction='pool'{options})"
     assert repr(loss) == shown
+
+
+def test_logits_that_are_no_tensors_are_refused() -> None:
+    logits = torch.zeros(2, 4)
+    loss = DenseDistillation("every")
+    with pytest.raises(ValueError, match="must be a tensor, not a list"):
+        loss(logits, logits.tolist(), [2, 2])  # type: ignore[arg-type]
