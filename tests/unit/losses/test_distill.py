@@ -687,4 +687,4 @@ def test_logits_that_are_no_tensors_are_refused() -> None:
     logits = torch.zeros(2, 4)
     loss = DenseDistillation("every")
     with pytest.raises(ValueError, match="must be a tensor, not a list"):
-        loss(logits, logits.tolist(), [2, 2])  # type: ignore[arg-type]
+        loss(logits, logits.tolist(), [2, 2])
