@@ -144,8 +144,8 @@ def random_resized_crop(
 def resample(pixels: NDArray[np.uint8], box: Box, shape: tuple[int, int]) -> Tensor:
     """Resize the part of an image ``[H, W, 3]`` in ``box`` to uint8 ``[3, *shape]``.
 
-    It averages over the pixels that a new one covers, as Pillow does; a tenth of a per mille of the
-    levels differ from Pillow's by more than one. The memory has colours last.
+    It averages over the pixels that a new one covers, as Pillow does, to within one level. The
+    memory has colours last.
     """
     left, top, right, bottom = box
     image = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)[:, :, top:bottom, left:right]
