@@ -236,7 +236,7 @@ class _Reader:
         if read is not None:
             return read
         loaded = self._loaded(parts, seed)
-        return loaded if self.device.type == "cpu" else _one_ahead(loaded)
+        return loaded if self.device.type == "cpu" else one_ahead(loaded)
 
     def _from_memory(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         assert self.pixels is not None
@@ -260,7 +260,7 @@ def _whole(batch: Any) -> Any:
     return batch
 
 
-def _one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
     """Yield the same items, each after the next one was asked for."""
     for waiting in items:
         for item in items:

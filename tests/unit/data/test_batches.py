@@ -1,5 +1,6 @@
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from densekd.data.batches import (
     RankShare,
     default_workers,
     in_order,
+    one_ahead,
     pairs,
 )
 from densekd.data.dataset import FileImages, PixelImages, Split
@@ -336,3 +338,15 @@ def test_files_are_augmented_heavily_too(files: Split) -> None:
     assert all(torch.equal(a.labels, b.labels) for a, b in zip(usual, heavy, strict=True))
     assert not same(usual, heavy)
     assert same(heavy[1:], list(Batches(files, 4, AUGMENT.of("heavy"), SEEDS).epoch(0, skip=1)))
+
+
+def test_the_next_batch_is_asked_for_before_this_one_is_used() -> None:
+    asked: list[int] = []
+
+    def count(n: int) -> Iterator[int]:
+        for i in range(n):
+            asked.append(i)
+            yield i
+
+    assert [(i, len(asked)) for i in one_ahead(count(3))] == [(0, 2), (1, 3), (2, 3)]
+    assert list(one_ahead(count(0))) == []
