@@ -90,4 +90,4 @@ def test_the_page_leads_from_the_archives_to_a_report(archives: Path) -> None:
         ).stdout
     )
     assert list(archives.glob("runs/table3/**/result.json"))
-    assert list(archives.glob("runs/table3/**/*.html"))
+    assert list(archives.glob("report/*.html"))
