@@ -210,7 +210,7 @@ class CallTrial:
         given = {}
         for key in chosen:
             value = draw.choice(_odd_values(key, call.parameters[key]))
-            given[key] = value() if value in (*_IMAGES, *_LOGITS) else value
+            given[key] = value() if callable(value) else value
         with sandbox(self.place, *_NEEDS.get(name, ()), "photos", "blue.png") as copy:
             add_traps(copy)
             ended = run_forked(lambda: call.call(**{**call.good, **given}), copy)

@@ -1,6 +1,7 @@
 """Read runs, compressions and sweeps from their folders."""
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -173,14 +174,16 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
             inside += [place.parent.parent / Path(job["folder"]).name for job in jobs]
         names = ("result.json", "config.toml")
         folders += [path for path in inside if any((path / name).is_file() for name in names)]
-    unique = {folder.resolve(): folder for folder in folders}.values()
+    unique = {os.path.realpath(folder): folder for folder in folders}.values()
     read = [_read(folder) for folder in unique]
     runs = tuple(each for each in read if isinstance(each, RunRecord))
     compressions = tuple(each for each in read if isinstance(each, CompressionRun))
     if not (runs or compressions):
         where = ", ".join(map(str, places)) or "no folder"
         raise ValueError(f"There is no run in {where}; `densekd run` makes some.")
-    return FoundRuns(runs, compressions, tuple(dict.fromkeys(path.resolve() for path in sweeps)))
+    return FoundRuns(
+        runs, compressions, tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in sweeps))
+    )
 
 
 def _read(folder: Path) -> RunRecord | CompressionRun | None:

@@ -205,12 +205,14 @@ def check_links(folder: Path) -> None:
 
 def links_out(folder: Path) -> list[Path]:
     """The links in a folder that lead out of it, without those that were set aside."""
-    inside = folder.resolve()
+    inside = Path(os.path.realpath(folder))
     found = []
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != ASIDE]
         links = (Path(path, name) for name in (*folders, *files))
-        found += [x for x in links if x.is_symlink() and not x.resolve().is_relative_to(inside)]
+        # Not Path.resolve, which fails for a link to itself.
+        real = ((x, Path(os.path.realpath(x))) for x in links if x.is_symlink())
+        found += [x for x, place in real if not place.is_relative_to(inside)]
     return found
 
 
