@@ -132,7 +132,13 @@ class Augment(nn.Module):
     def normalise(self, pixels: Tensor, out: Tensor | None = None) -> Tensor:
         """Normalise images ``[B, 3, H, W]`` from 0 to 255 to float of the same shape."""
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
-        return torch.addcmul(shift, pixels.to(scale.dtype), scale, out=out)
+        if out is None or not out.is_contiguous(memory_format=torch.channels_last):
+            return torch.addcmul(shift, pixels.to(scale.dtype), scale, out=out)
+        # With colours last, a row of pixels at a time is far faster than three colours at a time.
+        rows, values = (x.permute(0, 2, 3, 1).flatten(2) for x in (out, pixels.to(scale.dtype)))
+        scales, shifts = (x.flatten().repeat(out.shape[3]) for x in (scale, shift))
+        torch.addcmul(shifts, values, scales, out=rows)
+        return out
 
     def _crop_and_flip(self, pixels: Tensor, draws: Draws) -> Tensor:
         # One gather of single pixels from the padded image does both, faster than slicing.

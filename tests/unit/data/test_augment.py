@@ -139,5 +139,7 @@ def test_large_images_are_augmented_a_few_at_a_time_with_the_same_result(
     pixels, augment = images(7, 110, 120), Augment(MEAN, STD, **settings)
     draws = augment.draw(7, torch.Generator().manual_seed(1))
     found = augment(pixels, draws)
+    colours_last = augment(pixels.contiguous(memory_format=torch.channels_last), draws)
     monkeypatch.setattr("densekd.data.augment._LARGE", 10**9)
     assert torch.equal(found, augment(pixels, draws))
+    assert torch.equal(found, colours_last)
