@@ -229,6 +229,7 @@ def test_a_sweep_takes_the_options_of_a_run(mine: str) -> None:
     wrong = call(mine, "--grid", "method.name=gkd,gdk", "--dry-run")
     assert wrong.exit_code == 2
     assert "Impossible: gdk seed=1, gdk seed=2: " in wrong.stdout
+    assert "2 of these runs" in wrong.stderr
     small = ["--data", "digits", "--order", "3", "--epochs", "1", "--student", "resnet8"]
     assert call("compression", *small[:-2], "--method", "kd").exit_code == 2
     assert "3 runs, 1 teacher." in call("compression", *small[:-2], "--dry-run").stdout

@@ -136,8 +136,8 @@ def sweep_command(
     planned = settings.plan(file, out, only_list=dry_run)
     if dry_run:
         sweep_progress.show_sweep_plan(planned, output.console())
-        if any(each.refused for each in planned.impossible):
-            raise typer.Exit(2)
+        if wrong := sum(each.refused for each in planned.impossible):
+            raise ValueError(f"{wrong} of these runs have wrong settings; the list says which.")
         return
     pool = partial(start_pool, settings.workers, settings.engine, settings.address)
     with resumable():
