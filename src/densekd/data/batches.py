@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from densekd.allocator import keep_freed_memory
 from densekd.data.augment import Augment
 from densekd.data.crops import CropDataset
 from densekd.data.dataset import Images, PixelImages, Split
@@ -198,6 +199,7 @@ class _Reader:
         images, resized = data.images, augment.crop == "resized"
         self.pixels = images.pixels.to(self.device) if isinstance(images, PixelImages) else None
         if self.pixels is None or resized:
+            keep_freed_memory()  # such images are usually large
             count = default_workers(images, world) if workers is None else workers
             self._plan = _Plan()
             self._epochs_begun = 0

@@ -1,13 +1,12 @@
 """The pretrained network of a model: it turns photos into features and is kept with the model."""
 
-import ctypes
 import functools
-import platform
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from densekd.allocator import keep_freed_memory
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD
 from densekd.nn.network import Backbone, Preprocessing, own_statistics
 from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
@@ -16,8 +15,6 @@ from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, sa
 _SIZE = 224  # of networks that don't say which they were trained on
 # On a processor, the activations of a larger batch leave its cache.
 _BATCH, _BATCH_ON_CUDA = 8, 64
-# Parameters of glibc's mallopt, and the value for both.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _BYTES = -1, -3, 1 << 30
 
 
 class FrozenBackbone(nn.Module):
@@ -73,18 +70,6 @@ class FrozenBackbone(nn.Module):
 
 
 @functools.cache
-def keep_freed_memory() -> None:
-    """Keep freed memory for the next layer, instead of giving it back to the system each time.
-
-    By default, glibc asks the system for every large tensor anew, and a third of the time of a
-    forward pass goes into filling its pages with zeros. Other C libraries are left alone.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, _BYTES)
-        libc.mallopt(_TRIM_THRESHOLD, _BYTES)
-
-
 def pretrained_backbone(network: str) -> FrozenBackbone:
     """The pretrained network of that name; raises ValueError if it has no pretrained weights."""
     return FrozenBackbone(network, make_backbone(network))

@@ -1,0 +1,20 @@
+"""How the C library keeps memory."""
+
+import ctypes
+import platform
+
+# Parameters of glibc's mallopt, and the value for both.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _BYTES = -1, -3, 1 << 30
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory for the next tensors, instead of giving it back to the system each time.
+
+    By default, glibc asks the system for every large tensor anew, whose pages are then filled with
+    zeros: a third of the time of a forward pass, and of reading a batch of large images. Other C
+    libraries are left alone.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, _BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, _BYTES)
