@@ -21,6 +21,7 @@ from densekd.config.schema import Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import merge, read_toml
 from densekd.data.dataset import Dataset, PixelImages, Split
 from densekd.data.digits_npz import load_digits
+from densekd.files import read_sealed_json
 from densekd.reports.events import read_losses
 from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
@@ -101,6 +102,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     returned = run_config(short(), out)
     text = Path(returned["folder"], "result.json").read_text()
     stored: dict[str, Any] = json.loads(text, parse_constant=no_constant)
+    assert stored.pop("sha256")
     assert returned == stored
     return out, stored
 
@@ -315,8 +317,7 @@ def group(leader: int) -> list[int]:
 
 def stored(out: Path) -> dict[str, Any]:
     (file,) = out.glob("digits-*/result.json")
-    content: dict[str, Any] = json.loads(file.read_text())
-    return content
+    return read_sealed_json(file)
 
 
 @pytest.fixture(scope="module")
