@@ -1,12 +1,14 @@
 """How the C library keeps memory."""
 
 import ctypes
+import functools
 import platform
 
 # Parameters of glibc's mallopt, and the value for both.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _BYTES = -1, -3, 1 << 30
 
 
+@functools.cache
 def keep_freed_memory() -> None:
     """Keep freed memory for the next tensors, instead of giving it back to the system each time.
 

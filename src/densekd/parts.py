@@ -6,6 +6,7 @@ that was given in Python. A file is run only if the user named it: see `load_fil
 
 import contextlib
 import difflib
+import errno
 import hashlib
 import re
 import sys
@@ -141,6 +142,8 @@ def explain_errors(part: str = "", *, but: type | None = None) -> Iterator[None]
     except OwnPartError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise  # a full disk isn't the part's mistake
         places = [place for place in _places(error) if place.own]
         if any(but is not None and isinstance(place.owner, but) for place in places):
             raise

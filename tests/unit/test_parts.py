@@ -1,5 +1,6 @@
 """References to parts of one's own: what they name, what runs, and what errors say."""
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -151,3 +152,8 @@ def test_a_python_value_is_found_again_by_its_reference() -> None:
 def test_a_value_of_another_process_is_not_found() -> None:
     with pytest.raises(parts.OwnPartError, match="another Python process"):
         parts.find("python:tiny-000000000000")
+
+
+def test_a_full_disk_is_not_the_mistake_of_a_part() -> None:
+    with pytest.raises(OSError, match="No space"), parts.explain_errors("mine.py:part"):
+        raise OSError(errno.ENOSPC, "No space left on device")

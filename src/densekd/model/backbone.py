@@ -1,6 +1,5 @@
 """The pretrained network of a model: it turns photos into features and is kept with the model."""
 
-import functools
 from pathlib import Path
 
 import torch
@@ -69,7 +68,6 @@ class FrozenBackbone(nn.Module):
         save_state(path, State(facts, self.backbone.state_dict()))
 
 
-@functools.cache
 def pretrained_backbone(network: str) -> FrozenBackbone:
     """The pretrained network of that name; raises ValueError if it has no pretrained weights."""
     return FrozenBackbone(network, make_backbone(network))

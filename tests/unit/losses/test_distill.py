@@ -593,7 +593,7 @@ def test_sampling_in_place_of_every_group_is_unbiased_and_warned_of_once(
         (lambda: DenseDistillation("each", temperature=math.nan), r"temperature.*nan"),
         (lambda: DenseDistillation("each", temperature=cast(Any, "2")), "temperature.*'2'"),
         (lambda: DenseDistillation("whole", draws=2), r"draws goes with.*'whole'"),
-        (lambda: DenseDistillation("random", draws=0), r"draws must be 1 or more, not 0"),
+        (lambda: DenseDistillation("random", draws=0), r"draws must be from 1 to 10,000, not 0"),
         (lambda: DenseDistillation("random", draws=cast(Any, 2.5)), r"draws.*not 2\.5"),
         (lambda: DenseDistillation("every", per_image=True), r"per_image.*'every'"),
         (

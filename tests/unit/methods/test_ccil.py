@@ -99,7 +99,7 @@ def test_its_constants_can_be_set() -> None:
     hot = method(temperature=4.0, generations=1).terms
     assert cast(Distil, hot["kd"]).loss.temperature == 4.0
     assert cast(SelfDistil, hot["self"]).loss.temperature == 4.0
-    with pytest.raises(ValueError, match="generations must be 0 or more, not -1"):
+    with pytest.raises(ValueError, match="generations must be from 0 to 100, not -1"):
         CcilOptions(generations=-1)
 
 
