@@ -46,6 +46,7 @@ batch_size = 32
 """
 EXPERIMENT = f"""\
 title = "Two seeds"
+about = "The same run with two seeds."
 [settings]
 {RUN.replace("[", "[settings.")}
 [grid]

@@ -97,9 +97,14 @@ def pack_command(
     file: Annotated[Path, argument("The packed file to write.", "FILE")],
     shorter_side: Annotated[
         int,
-        option("Shrink larger images to this many pixels on their shorter side; 0 keeps all."),
+        option(
+            "Shrink larger images to this many pixels on their shorter side; 0 keeps them all. "
+            "Default: 256."
+        ),
     ] = 256,
-    quality: Annotated[int, option("Quality of the shrunk JPEG images, from 1 to 95.")] = 90,
+    quality: Annotated[
+        int, option("Quality of the shrunk JPEG images, from 1 to 95. Default: 90.")
+    ] = 90,
     workers: Annotated[
         int | None, option("Processes that encode images; by default a number that suits.")
     ] = None,

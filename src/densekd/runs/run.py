@@ -224,6 +224,8 @@ class _Run:
             return
         self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
         self.evaluations = evaluations_of(state)
+        if self.engine.first:
+            self._tidy(self.scenario[len(self.records) - 1])
 
     def _branch(self, start: StartConfig) -> None:
         """Copy what the parent learned, unless an earlier process did."""
@@ -292,7 +294,11 @@ class _Run:
             "steps": [asdict(record) for record in self.records],
         }
         self.learned.save(task.number, State(facts, tensors))
-        # The run now resumes after this task, so the checkpoints within it can go.
+        self._tidy(task)
+
+    def _tidy(self, task: Task) -> None:
+        """Remove what a run that resumes after this task doesn't need any more."""
+        self.learned.tidy(task.number)
         self._epochs(task).clear()
 
     def _confusions(self) -> dict[str, torch.Tensor]:

@@ -134,6 +134,10 @@ class Checkpoints:
         # First free the space of files that a killed process left, in case the disk is full.
         self._remove_all_but(self.numbers())
         save_state(self._path(number), state)
+        self.tidy(number)
+
+    def tidy(self, number: int) -> None:
+        """Remove what saving this state replaced; a killed process may not have come to it."""
         earlier = [n for n in self.numbers() if n <= number]
         self._remove_all_but(earlier if self.keep_all else earlier[-_KEPT:])
 
