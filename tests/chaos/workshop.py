@@ -50,7 +50,11 @@ about = "The same run with two seeds."
 [settings]
 {RUN.replace("[", "[settings.")}
 [grid]
+"method.name" = ["rdkd"]
 seed = [1, 2]
+[table]
+rows = "method.name"
+columns = "seed"
 """
 TRAINED = ("--network", "resnet8", "--image-size", "8", "--epochs", "2", "-o", "memory.per_class=4")
 

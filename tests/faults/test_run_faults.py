@@ -282,9 +282,18 @@ def test_a_kill_before_any_change_of_a_name(tmp_path: Path) -> None:
         result = run_config(short(**TINY), out)
     left = sorted(copies.iterdir())
     assert len(left) > 15
+    learner = file_names(Path(result["folder"]))
     for copy in left:
         assert numbers(run_config(short(**TINY), copy)) == numbers(result), copy.name
-        assert same_weights(run_folder(short(**TINY), copy), Path(result["folder"])), copy.name
+        folder = run_folder(short(**TINY), copy)
+        assert same_weights(folder, Path(result["folder"])), copy.name
+        assert file_names(folder) == learner, copy.name
+
+
+def file_names(folder: Path) -> list[str]:
+    """The files of learners and of checkpoints in a run folder, without their digests."""
+    files = [*folder.glob("learner/*"), *folder.glob("epochs/*/*")]
+    return sorted(str(file.relative_to(folder)).partition("-")[0] for file in files)
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace"])
