@@ -50,7 +50,7 @@ _BASES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "config show": ((), ("--config", "run.toml")),
     "config check": (("run.toml",),),
-    "sweep": (("experiment.toml", "--dry-run"), ("table4-distillations", "--dry-run")),
+    "sweep": (("seeds.toml", "--dry-run"), ("table4-distillations", "--dry-run")),
     "compare": (("runs",),),
     "report": (("missing",), ("runs", "--out", "page")),
     "flatness": (("runs",),),
@@ -90,7 +90,7 @@ class CommandLineTrial:
         line = (*name.split(), *bad_arguments(name, draw))
         models = [each for each in ("frozen", "trained") if each in line]
         runs = ["runs"] if "runs" in line else []
-        needs = (*models, *runs, "photos", "blue.png", "run.toml", "experiment.toml")
+        needs = (*models, *runs, "photos", "blue.png", "run.toml", "seeds.toml")
         with sandbox(self.place, *needs) as copy:
             add_traps(copy)
             before = {each: snapshot(copy / each / "steps") for each in models}

@@ -101,8 +101,8 @@ DEEDS = (
     Deed("run", _RUN, ("run.toml",), "runs", ("compare", "runs"), 6),
     Deed(
         "sweep",
-        ("sweep", "experiment.toml", "--out", "runs", "--workers", "1", "--quiet"),
-        ("experiment.toml",),
+        ("sweep", "seeds.toml", "--out", "runs", "--workers", "1", "--quiet"),
+        ("seeds.toml",),
         "runs",
         ("compare", "runs"),
         1,

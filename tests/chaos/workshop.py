@@ -89,7 +89,7 @@ def workshop() -> Iterator[Path]:
         fill(photos / "third", {"yellow": 6})
         picture("blue", 99).save(place / "blue.png")
         (place / "run.toml").write_text(RUN)
-        (place / "experiment.toml").write_text(EXPERIMENT)
+        (place / "seeds.toml").write_text(EXPERIMENT)
         for model, options in (("frozen", ()), ("trained", TRAINED)):
             _make(place, "learn", model, "photos/first", "--quiet", *options)
             _make(place, "learn", model, "photos/second", "--quiet", *options[4:])

@@ -229,6 +229,8 @@ def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
     """Convert an array in any layout to uint8 ``[n, 3, H, W]``."""
     if images.ndim == 3 and images.shape[2] == 3:
         raise ValueError("This looks like one image; add a dimension in front: X[None].")
+    if len(images) and not images.numel():
+        raise ValueError(f"Images of shape {list(images.shape)} have no pixels.")
     return rgb_planes(_to_bytes(images), channels_first=channels_first)
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from densekd.data.convert import ConvertOptions, as_dataset
+from densekd.data.convert import ConvertOptions, as_dataset, as_images
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import Scenario
 from densekd.data.sources import SourceOptions, load
@@ -145,3 +145,9 @@ def test_what_is_no_data_is_refused_by_name(value: Any, sentence: str) -> None:
     with pytest.raises(OwnPartError, match=sentence) as found:
         as_dataset(value, "flowers")
     assert "flowers" in str(found.value)
+
+
+def test_images_without_pixels_are_refused() -> None:
+    with pytest.raises(ValueError, match="no pixels"):
+        as_images(np.zeros((4, 0, 0, 3), np.uint8))
+    assert len(as_images(np.zeros((0, 8, 8, 3), np.uint8))) == 0
