@@ -41,8 +41,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 point = {"method.name": method, "scenario.steps": steps, "seed": seed}
                 folder = write_run(out, *settings)
                 points[folder] = point
-                losses = [[1.0, 1.0], [2.0, 2.5 + seed]]
-                flat = {"sigmas": [0.0, 0.1], "draws": 2, "images": 9, "losses": losses}
+                noisy = [[1.0, 1.0], [2.0, 2.5 + seed]]
+                flat = {"sigmas": [0.0, 0.1], "draws": 2, "images": 9, "losses": noisy}
                 rewrite(folder / "flatness.json", flat)
         write_run(out, f"method.name={method}", "scenario.order=7")
         write_run(out, f"method.name={method}", "memory.per_class=5", "scenario.order=7")
