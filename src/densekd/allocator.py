@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
     """Keep freed memory for the next tensors, instead of giving it back to the system each time.
 
     By default, glibc asks the system for every large tensor anew, whose pages are then filled with
-    zeros: a third of the time of a forward pass, and of reading a batch of large images. Other C
+    zeros: a third of the time of a forward pass, and part of that of reading large images. Other C
     libraries are left alone.
     """
     if platform.libc_ver()[0] == "glibc":
