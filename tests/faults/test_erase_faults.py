@@ -17,14 +17,16 @@ from densekd.model.teach import teach_model
 
 from support.kills import copied_before_each_change
 from support.photos import fill
+from support.tiny_vit import tiny_vit
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that learned green and red, and then blue."""
     place = tmp_path_factory.mktemp("first")
+    options = TeachOptions(network=tiny_vit(place / "vit"))
     for counts in ({"red": 5, "green": 5}, {"blue": 3}):
-        teach_model(place / "model", fill(place / "images", counts), TeachOptions())
+        teach_model(place / "model", fill(place / "images", counts), options)
     return place / "model"
 
 

@@ -22,23 +22,17 @@ from densekd.training.checkpoint import State, load_state, save_state
 
 from support.kills import copied_before_each_change
 from support.photos import fill
+from support.tiny_vit import tiny_vit
 
-transformers: Any = pytest.importorskip("transformers")
 EPOCHS = 2
-SMALL = {
-    **{"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2},
-    **{"intermediate_size": 32, "image_size": 16, "patch_size": 8},
-}
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model on a tiny ViT; its head for held-out pictures is useless, so accuracy can rise."""
     place = tmp_path_factory.mktemp("first")
-    torch.manual_seed(0)
-    transformers.ViTModel(transformers.ViTConfig(**SMALL)).save_pretrained(place / "vit")
     images = fill(place / "images", {"red": 12, "green": 12, "blue": 12})
-    teach_model(place / "model", images, TeachOptions(network=f"hf:{place / 'vit'}"))
+    teach_model(place / "model", images, TeachOptions(network=tiny_vit(place / "vit")))
     step = place / "model" / "steps" / "000" / "state"
     state = load_state(step)
     spoiled = {"tested_head.weight": torch.zeros_like(state.tensors["tested_head.weight"])}

@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
@@ -26,6 +27,7 @@ from densekd.training.callbacks import Stopped, TrainingProgress
 from support.kills import copied_before_each_change
 from support.photos import TINY, fill, picture
 from support.small_disk import small_disk
+from support.tiny_vit import tiny_vit
 
 # Of each class. For a model that is trained, 34 images without those to test on and exemplars: two
 # batches in each of two epochs. For a frozen one, three groups of photos, after which it is asked
@@ -34,16 +36,19 @@ COUNTS = {"trained": 20, "frozen": 9}
 # What a worker imports; importing it anew takes longer than the update.
 PRELOADED = [
     *(f"densekd.model.{name}" for name in ("teach", "frozen_request", "trained_request")),
-    *("hypothesis", "pytest", "scipy.optimize"),
+    *("hypothesis", "pytest", "scipy.optimize", "transformers.models.vit.modeling_vit"),
 ]
 SHOWN = [picture(name, 500) for name in ("red", "green", "blue", "7")]
 
 
-@pytest.fixture(scope="module", params=[TINY, TeachOptions()], ids=["trained", "frozen"])
-def options(request: pytest.FixtureRequest) -> TeachOptions:
+@pytest.fixture(scope="module", params=["trained", "frozen"])
+def options(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> TeachOptions:
     """Of a model that is trained, and of one on a frozen backbone."""
-    chosen: TeachOptions = request.param
-    return chosen
+    if request.param == "trained":
+        return TINY
+    return TeachOptions(network=tiny_vit(tmp_path_factory.mktemp("vit")))
 
 
 @pytest.fixture(scope="module")
@@ -269,8 +274,9 @@ def test_a_real_full_disk(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "disk"
-    size = sum(file.stat().st_size for file in first.rglob("*")) + 50_000
-    with small_disk(place, size) as enlarge:
+    page = resource.getpagesize()
+    pages = sum(-(-file.stat().st_size // page) for file in first.rglob("*") if file.is_file())
+    with small_disk(place, (pages + 2) * page) as enlarge:
         model = shutil.copytree(first, place / "model")
         with pytest.raises(ValueError, match="no space left on the disk of"):
             teach_model(model, images, options)
