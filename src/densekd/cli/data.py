@@ -140,7 +140,7 @@ def get_command(source: _Source, data_dir: DataDir = None) -> None:
 
     kind, rest = sources.parse(source)
     if kind == "digits":
-        typer.echo("digits comes with scikit-learn; there is nothing to download.")
+        typer.echo("digits comes with the package; there is nothing to download.")
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
         counts = [f"{output.number(len(rows))} rows in {part}" for part, rows in parts.items()]

@@ -22,19 +22,12 @@ def load_digits() -> Dataset:
 
     The 17 levels of grey become 0 to 255, the same in all three channels.
     """
-    # Imported here since they take seconds and other sources don't need them.
-    from sklearn import datasets  # type: ignore[import-untyped]
-    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
-
-    digits = datasets.load_digits()
-    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-    parts = train_test_split(
-        pixels, digits.target, test_size=0.25, stratify=digits.target, random_state=0
+    # The package has them in a file, because importing scikit-learn takes longer than a short run.
+    arrays = _read(Path(__file__).with_name("digits.npz"))
+    train, test = (
+        _tensors(part, arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in ("train", "test")
     )
-    train_x, test_x, train_y, test_y = parts
-    names = tuple(str(digit) for digit in range(10))
-    train, test = _tensors("train", train_x, train_y), _tensors("test", test_x, test_y)
-    return _dataset("digits", names, train, test)
+    return _dataset("digits", tuple("0123456789"), train, test)
 
 
 def load_npz(path: str | Path) -> Dataset:

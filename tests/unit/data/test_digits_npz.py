@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn import datasets  # type: ignore[import-untyped]
+from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.digits_npz import load_digits, load_npz
@@ -31,6 +33,18 @@ def arrays(**changed: object) -> dict[str, Any]:
 def pixels(dataset: Dataset) -> torch.Tensor:
     assert isinstance(dataset.train.images, PixelImages)
     return dataset.train.images.pixels
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    every = datasets.load_digits()
+    levels = np.rint(every.images * (255 / 16)).astype(np.uint8)
+    options = {"test_size": 0.25, "stratify": every.target, "random_state": 0}
+    train_x, test_x, train_y, test_y = train_test_split(levels, every.target, **options)
+    digits = load_digits()
+    for split, images, labels in ((digits.train, train_x, train_y), (digits.test, test_x, test_y)):
+        assert isinstance(split.images, PixelImages)
+        assert np.array_equal(split.images.pixels[:, 0], images)
+        assert split.labels.tolist() == labels.tolist()
 
 
 def test_digits_are_split_by_class() -> None:
