@@ -17,7 +17,6 @@ Strength = Literal["usual", "heavy"]
 Crop = Literal["padded", "resized"]
 
 _LARGE = 3 * 100 * 100  # numbers of an image
-_AT_ONCE = 4
 
 
 class Draws(NamedTuple):
@@ -96,12 +95,32 @@ class Augment(nn.Module):
         """Augment and normalise images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
         if pixels.device.type != "cpu" or self.heavy or pixels[:1].numel() < _LARGE:
             return self.normalise(self._augmented(pixels, draws))
-        # A few large images at a time stay in the processor's cache through all steps.
+        # A large image at a time stays in the processor's cache through all steps.
         batch = torch.empty_like(pixels, dtype=self.get_buffer("scale").dtype)
-        for start in range(0, len(pixels), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
-            self.normalise(self._augmented(pixels[some], draws.take(some)), out=batch[some])
+        rows, scale, shift = self._rows(batch)
+        flipped, corners = draws.flipped.tolist(), draws.corners.tolist()
+        for i, image in enumerate(pixels):
+            image = self._cut(image, corners[i], flipped[i])
+            batch[i].copy_(self._brightened(image, draws.brightness[i]))
+            torch.addcmul(shift, rows[i], scale, out=rows[i])
         return batch
+
+    def _rows(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A view of a batch in which normalising is fast, and scale and shift for it."""
+        scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
+        if not batch.is_contiguous(memory_format=torch.channels_last):
+            return batch, scale, shift
+        # With colours last, a row of pixels at a time is far faster than three colours at a time.
+        width = batch.shape[3]
+        rows = batch.permute(0, 2, 3, 1).flatten(2)
+        return rows, scale.flatten().repeat(width), shift.flatten().repeat(width)
+
+    def _cut(self, image: Tensor, corner: list[int], flipped: bool) -> Tensor:
+        """Crop and flip one image; faster than `_crop_and_flip` if it is large."""
+        if self.padding and self.crop == "padded":
+            (top, left), (height, width) = corner, image.shape[1:]
+            image = pad(image, (self.padding,) * 4)[:, top : top + height, left : left + width]
+        return image.flip(-1) if flipped else image
 
     def _augmented(self, pixels: Tensor, draws: Draws) -> Tensor:
         if self.heavy:
@@ -112,10 +131,10 @@ class Augment(nn.Module):
             pixels = torch.where(draws.flipped.view(-1, 1, 1, 1), pixels.flip(-1), pixels)
         if self.heavy:
             pixels = autoaugment.distorted(pixels, draws.heavy)
-        if self.brightness == 0:
-            return pixels
-        bright = pixels * draws.brightness.view(-1, 1, 1, 1)
-        return bright.clamp_(max=255)
+        return self._brightened(pixels, draws.brightness.view(-1, 1, 1, 1))
+
+    def _brightened(self, pixels: Tensor, factor: Tensor) -> Tensor:
+        return (pixels * factor).clamp_(max=255) if self.brightness else pixels
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
         """Return a copy of other strength, or with mixup (alpha of `Mixup`; 0 for none).
@@ -129,16 +148,10 @@ class Augment(nn.Module):
         other.heavy, other.mixup = strength == "heavy", mixup
         return other
 
-    def normalise(self, pixels: Tensor, out: Tensor | None = None) -> Tensor:
+    def normalise(self, pixels: Tensor) -> Tensor:
         """Normalise images ``[B, 3, H, W]`` from 0 to 255 to float of the same shape."""
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
-        if out is None or not out.is_contiguous(memory_format=torch.channels_last):
-            return torch.addcmul(shift, pixels.to(scale.dtype), scale, out=out)
-        # With colours last, a row of pixels at a time is far faster than three colours at a time.
-        rows, values = (x.permute(0, 2, 3, 1).flatten(2) for x in (out, pixels.to(scale.dtype)))
-        scales, shifts = (x.flatten().repeat(out.shape[3]) for x in (scale, shift))
-        torch.addcmul(shifts, values, scales, out=rows)
-        return out
+        return torch.addcmul(shift, pixels.to(scale.dtype), scale)
 
     def _crop_and_flip(self, pixels: Tensor, draws: Draws) -> Tensor:
         # One gather of single pixels from the padded image does both, faster than slicing.

@@ -1,7 +1,9 @@
 """Crops of images in files: the test crop, or a training crop of a random area of the image."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,18 +23,24 @@ from densekd.data.decode import (
     muted,
     open_rgb,
     reading,
-    upright_rgb,
+    too_large,
 )
 
 Box = tuple[int, int, int, int]  # left, top, right and bottom
+MakeCrop = Callable[[], Tensor]  # returns uint8 [3, H, W]
 
 _AREA = (0.08, 1.0)
 _RATIO = (3 / 4, 4 / 3)  # of width to height
 _ATTEMPTS = 10
+# Images that are read, and whose crops are drawn, before the first of them is decoded. Decoding
+# fills the processor's cache, and the many small steps before it are several times slower if each
+# image goes through both in turn.
+_AT_ONCE = 32
+_APP1 = b"\xff\xe1"  # the marker of a JPEG's segment for Exif and XMP
 
 
 class CropDataset(data.Dataset[Tensor]):
-    """Reads and crops images one by one, for the workers of a ``DataLoader``.
+    """Reads and crops images, for the workers of a ``DataLoader``.
 
     The key of an item is its index and a seed. The seed draws the training crop of each image by
     itself, so results don't depend on the workers. Without a seed the item is the test crop.
@@ -46,67 +54,103 @@ class CropDataset(data.Dataset[Tensor]):
         return len(self.images)
 
     def __getitem__(self, item: tuple[int, int | None]) -> Tensor:
-        index, seed = item
-        generator = None if seed is None else np.random.default_rng([seed, index])
-        if isinstance(self.images, PixelImages):
-            pixels = self.images.pixels[index]
-            if generator is None:
-                return pixels
-            return random_resized_crop(pixels.permute(1, 2, 0).numpy(), self.shape, generator)
-        file = self.images.files[index]
-        try:
-            if generator is None:
-                return centre_crop(open_rgb(file, self.images.size), self.images.size)
-            return training_crop(file, self.shape, generator)
-        except UnreadableImage as error:
-            name = f"Image {index}" if isinstance(file, bytes) else repr(str(file))
-            raise UnreadableImage(
-                f"{name} can't be read ({error}); `densekd data check` lists all such files."
-            ) from error
+        return self.__getitems__([item])[0]
 
     def __getitems__(self, items: Sequence[tuple[int, int | None]]) -> Tensor:
         """The crops of a batch, uint8 ``[B, 3, H, W]``, in memory with colours last."""
         batch = torch.empty(len(items), *self.shape, 3, dtype=torch.uint8)
         with muted:
-            for row, item in zip(batch, items, strict=True):
-                row.copy_(self[item].permute(1, 2, 0))
+            for start in range(0, len(items), _AT_ONCE):
+                some = slice(start, start + _AT_ONCE)
+                for row, crop in zip(batch[some], self._crops(items[some]), strict=True):
+                    row.copy_(crop.permute(1, 2, 0))
         return batch.permute(0, 3, 1, 2)
 
+    def _crops(self, items: Sequence[tuple[int, int | None]]) -> Iterator[Tensor]:
+        """Yield the crops of a few images, whose files are all read first."""
+        if isinstance(self.images, PixelImages):
+            yield from (self._crop_from_memory(self.images, *item) for item in items)
+            return
+        files, ready = [self.images.files[index] for index, _ in items], []
+        for file, (index, seed) in zip(files, items, strict=True):
+            with _naming(file, index):
+                ready.append(self._prepared(file, index, seed))
+        for make, file, (index, _) in zip(ready, files, items, strict=True):
+            with _naming(file, index):
+                crop = make()
+            yield crop
 
-def training_crop(
+    def _crop_from_memory(self, images: PixelImages, index: int, seed: int | None) -> Tensor:
+        pixels = images.pixels[index]
+        if seed is None:
+            return pixels
+        return random_resized_crop(
+            pixels.permute(1, 2, 0).numpy(), self.shape, _generator(index, seed)
+        )
+
+    def _prepared(self, file: Path | bytes, index: int, seed: int | None) -> MakeCrop:
+        if seed is None:
+            return lambda: centre_crop(open_rgb(file, self.shape[0]), self.shape[0])
+        return prepare_crop(file, self.shape, _generator(index, seed))
+
+
+@contextmanager
+def _naming(file: Path | bytes, index: int) -> Iterator[None]:
+    """Name the file in an `UnreadableImage`, and the command that lists all such files."""
+    try:
+        yield
+    except UnreadableImage as error:
+        name = f"Image {index}" if isinstance(file, bytes) else repr(str(file))
+        raise UnreadableImage(
+            f"{name} can't be read ({error}); `densekd data check` lists all such files."
+        ) from error
+
+
+def _generator(index: int, seed: int) -> np.random.Generator:
+    """What draws the crop of an image."""
+    return np.random.default_rng([seed, index])
+
+
+def prepare_crop(
     file: Path | bytes, shape: tuple[int, int], generator: np.random.Generator
-) -> Tensor:
-    """Make a training crop of an image file; see `random_resized_crop`.
+) -> MakeCrop:
+    """Read an image file, and return a function that makes the training crop.
 
-    A usual JPEG is decoded by libjpeg-turbo itself, to the same pixels as by Pillow but faster. If
-    the drawn part is large, it is decoded at half its size or less, but at no fewer pixels than
-    the crop has.
+    The crop is that of `random_resized_crop`. A usual JPEG is decoded by libjpeg-turbo itself, to
+    the same pixels as by Pillow but faster. If the drawn part is large, it is decoded at half its
+    size or less, but at no fewer pixels than the crop has.
 
     Raises:
-        UnreadableImage: it is missing, not an image, damaged or too large.
+        UnreadableImage: it is missing, not an image, damaged or too large. The function raises it,
+            too.
     """
     content = content_of(file)
+    size = _plain_jpeg_size(content)
+    if size is None:
+        return lambda: random_resized_crop(np.array(open_rgb(content)), shape, generator)
+    return partial(_decode_part, content, size, draw_box(*size, generator), shape)
+
+
+def _plain_jpeg_size(content: bytes) -> tuple[int, int] | None:
+    """Width and height of a JPEG in RGB or grey that stands upright; None for other images."""
+    # Without a segment APP1 nothing says that it is turned, and there is no need to ask Pillow.
+    if _APP1 not in content:
+        with suppress(ValueError):  # whether an image can be read is for Pillow to say
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
+            if colours in ("YCbCr", "RGB", "Gray") and not too_large(width, height):
+                return width, height
     with reading(content) as image:
-        if _is_plain_jpeg(image):
-            return _decode_part(content, image, draw_box(*image.size, generator), shape)
-        image.load()
-        pixels = np.array(upright_rgb(image))
-    return random_resized_crop(pixels, shape, generator)
+        if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+            return None
+        with suppress(Exception):  # damaged tags in an intact picture
+            if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+                return image.size
+    return None
 
 
-def _is_plain_jpeg(image: Image.Image) -> bool:
-    """Whether an opened image is a JPEG in RGB or grey that stands upright."""
-    if image.format != "JPEG" or image.mode not in ("RGB", "L"):
-        return False
-    try:
-        return bool(image.getexif().get(ExifTags.Base.Orientation, 1) == 1)
-    except Exception:  # damaged tags in an intact picture
-        return False
-
-
-def _decode_part(content: bytes, image: Image.Image, box: Box, shape: tuple[int, int]) -> Tensor:
+def _decode_part(content: bytes, size: tuple[int, int], box: Box, shape: tuple[int, int]) -> Tensor:
     """Decode a JPEG, at a reduced size if ``box`` has pixels to spare, and resize the box."""
-    width, height = image.size
+    width, height = size
     least = {
         "min_height": math.ceil(height * shape[0] / (box[3] - box[1])),
         "min_width": math.ceil(width * shape[1] / (box[2] - box[0])),
@@ -116,8 +160,7 @@ def _decode_part(content: bytes, image: Image.Image, box: Box, shape: tuple[int,
         reduced = {**least, "min_factor": 2} if spare else {}
         pixels = simplejpeg.decode_jpeg(content, "RGB", **reduced)
     except ValueError:  # whether an image can be read is for Pillow to say
-        image.load()
-        pixels = np.array(upright_rgb(image))
+        pixels = np.array(open_rgb(content))
     if pixels.shape[:2] == (height, width):
         return resample(pixels, box, shape)
     small_height, small_width = pixels.shape[:2]

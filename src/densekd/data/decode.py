@@ -197,13 +197,17 @@ def reading(file: Path | bytes) -> Iterator[Image.Image]:
         if not isinstance(file, bytes) and _is_endless(file):
             raise UnreadableImage("not a file")
         with muted, Image.open(source, formats=_openers()) as image:
-            # Up to twice the limit Pillow only warns, and warnings are muted.
-            limit = Image.MAX_IMAGE_PIXELS
-            if limit is not None and image.width * image.height > limit:
+            if too_large(*image.size):
                 raise Image.DecompressionBombError
             yield image
     except Exception as error:  # damaged files make Pillow raise many kinds of errors
         raise UnreadableImage(_reason(error)) from error
+
+
+def too_large(width: int, height: int) -> bool:
+    """Whether an image has more pixels than Pillow's limit, to twice of which Pillow only warns."""
+    limit = Image.MAX_IMAGE_PIXELS
+    return limit is not None and width * height > limit
 
 
 def content_of(file: Path | bytes) -> bytes:

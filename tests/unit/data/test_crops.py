@@ -9,16 +9,16 @@ import pytest
 import simplejpeg  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from densekd.data.crops import (
     CropDataset,
     draw_box,
+    prepare_crop,
     random_resized_crop,
     resample,
-    training_crop,
 )
 from densekd.data.dataset import FileImages, PixelImages
 from densekd.data.decode import UnreadableImage, centre_crop, open_rgb
@@ -142,6 +142,15 @@ def test_an_unreadable_file_is_named_with_the_command_that_lists_all(
     assert re.search(r"6\.png' can't be read \(.*truncated.*\); `densekd data check`", message)
 
 
+def test_the_file_that_cannot_be_decoded_is_named_among_those_read_with_it(
+    files: list[Path],
+) -> None:
+    files[1].write_bytes(jpeg(noise(90, 70))[:3000])
+    crops = CropDataset(FileImages(tuple(files), 16))
+    with pytest.raises(UnreadableImage, match=r"1\.png' can't be read"):
+        crops.__getitems__([(i, 5) for i in range(7)])
+
+
 def test_unreadable_content_is_named_by_its_index() -> None:
     with pytest.raises(UnreadableImage, match=r"^Image 0 can't be read \(not an image"):
         CropDataset(FileImages((b"text",), 16))[0, None]
@@ -168,7 +177,7 @@ def test_images_in_memory_are_cropped_like_files_of_the_same_size(tmp_path: Path
 
 
 def crop_of(content: bytes, seed: int, side: int = 32) -> Tensor:
-    return training_crop(content, (side, side), np.random.default_rng(seed))
+    return prepare_crop(content, (side, side), np.random.default_rng(seed))()
 
 
 def jpeg(image: Array, mode: str = "RGB", **options: Any) -> bytes:
@@ -187,9 +196,28 @@ def test_a_jpeg_is_decoded_to_the_pixels_of_pillow(mode: str, options: dict[str,
         assert torch.equal(crop_of(content, seed), wanted)
 
 
+def test_a_jpeg_from_a_camera_is_decoded_to_the_pixels_of_pillow() -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 1
+    image = noise(90, 70)
+    assert torch.equal(crop_of(jpeg(image, exif=exif), 3), crop_of(jpeg(image), 3))
+
+
+@pytest.mark.parametrize("with_exif", [False, True])
+def test_a_jpeg_of_too_many_pixels_is_refused(
+    with_exif: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 1
+    content = jpeg(noise(90, 70), exif=exif if with_exif else b"")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 90 * 70 - 1)
+    with pytest.raises(UnreadableImage, match="more pixels"):
+        crop_of(content, 0)
+
+
 def test_a_turned_jpeg_is_cropped_upright() -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6
+    exif[ExifTags.Base.Orientation] = 6
     content = jpeg(positions(90, 60), exif=exif)
     # Columns have become rows, from the bottom up.
     crop = crop_of(content, 0).float()
