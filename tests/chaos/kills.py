@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from chaos.forked import FileOperations
 from chaos.verdict import Defect, differences, find_defect, snapshot
-from chaos.workshop import densekd, sandbox
+from chaos.workshop import densekd, run_command, sandbox
 
 _MOST_KILLS = 3  # one after the other, before the command is let finish
 
@@ -29,7 +29,6 @@ class Deed:
 
 _PREDICT = ("blue.png", "--json")
 _PHOTOS = ("photos", "blue.png")
-_RUN = ("run", "--config", "run.toml", "--out", "runs", "--quiet")
 DEEDS = (
     Deed(
         "learn, frozen backbone",
@@ -98,7 +97,7 @@ DEEDS = (
         ("data", "check", "packed:photos/first.packed"),
         2,
     ),
-    Deed("run", _RUN, ("run.toml",), "runs", ("compare", "runs"), 6),
+    Deed("run", run_command("runs"), ("run.toml",), "runs", ("compare", "runs"), 6),
     Deed(
         "sweep",
         ("sweep", "seeds.toml", "--out", "runs", "--workers", "1", "--quiet"),

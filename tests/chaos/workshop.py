@@ -56,6 +56,11 @@ seed = [1, 2]
 rows = "method.name"
 columns = "seed"
 """
+# Of the changes to files of a run: where it is killed, and files that an unfinished run has then.
+UNFINISHED = {
+    "early": (0.22, "bases/*/[0-9]*.json"),  # in the base
+    "halfway": (0.85, "*/epochs/*/[0-9]*.json"),  # in the last task
+}
 TRAINED = ("--network", "resnet8", "--image-size", "8", "--epochs", "2", "-o", "memory.per_class=4")
 
 
@@ -93,8 +98,19 @@ def workshop() -> Iterator[Path]:
         for model, options in (("frozen", ()), ("trained", TRAINED)):
             _make(place, "learn", model, "photos/first", "--quiet", *options)
             _make(place, "learn", model, "photos/second", "--quiet", *options[4:])
-        _make(place, "run", "--config", "run.toml", "--out", "runs", "--quiet")
+        operations = FileOperations(place)
+        _make(place, *run_command("runs"), operations=operations)
+        for out, (part, has) in UNFINISHED.items():
+            kill = FileOperations(place, round(part * operations.count))
+            densekd(place, *run_command(out), operations=kill)
+            if not any((place / out).glob(has)) or any((place / out).glob("*/result.json")):
+                raise RuntimeError(f"The run in {out} wasn't killed where it should be.")
         yield place
+
+
+def run_command(out: str) -> tuple[str, ...]:
+    """The command of the run, in a folder of its own."""
+    return ("run", "--config", "run.toml", "--out", out, "--quiet")
 
 
 @contextmanager
@@ -106,8 +122,8 @@ def _new_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _make(place: Path, *arguments: str) -> None:
-    ended = densekd(place, *arguments)
+def _make(place: Path, *arguments: str, operations: FileOperations | None = None) -> None:
+    ended = densekd(place, *arguments, operations=operations)
     if ended.code != 0:
         raise RuntimeError(f"{arguments} failed: {ended.stderr}{ended.crash}")
 

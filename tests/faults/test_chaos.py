@@ -15,7 +15,7 @@ from densekd.files import write_atomically, write_sealed_json
 
 from chaos.command_lines import COMMANDS, bad_arguments
 from chaos.damage import damage_file, damage_folder
-from chaos.damages import differs_silently
+from chaos.damages import SUBJECTS, DamagedFolder, calls_intact, differs_silently
 from chaos.forked import Ended, FileOperations, run_forked
 from chaos.verdict import differences, find_call_defect, find_defect, snapshot
 
@@ -121,6 +121,21 @@ def test_a_silent_difference_is_found() -> None:
     assert differs_silently(Ended(0, "dog", "", "", False), intact)
     assert not differs_silently(Ended(0, "dog", "Warning: step 0 is used.\n", "", False), intact)
     assert not differs_silently(Ended(2, "", "Error: damaged.\n", "", False), intact)
+
+
+def test_damage_that_a_check_calls_intact_is_found(tmp_path: Path) -> None:
+    run, (command, *_) = SUBJECTS[2], [x for x in SUBJECTS[2].reads if x[0] == "check"]
+    folder = tmp_path / command[1]
+    folder.mkdir(parents=True)
+    name = f"{folder.name}/config.toml"
+    damaged = DamagedFolder(run, tmp_path, {name: "content"}, name, False)
+    intact, fewer = Ended(0, "2 intact", "", "", False), Ended(0, "1 intact", "", "", False)
+    assert calls_intact(damaged, command, intact, intact)
+    assert not calls_intact(damaged, command, fewer, intact)  # it is gone, and not counted
+    (folder / "config.toml").touch()
+    assert calls_intact(damaged, command, fewer, intact)
+    assert not calls_intact(damaged, command, Ended(1, "config.toml", "", "", False), intact)
+    assert not calls_intact(damaged, ("check", "runs/bases/*"), intact, intact)
 
 
 def test_every_command_gets_bad_values() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,9 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
         return pictures
     if isinstance(pictures, Tensor):
         return PixelImages(_pixels(pictures.detach().cpu(), channels_first=True))
-    if isinstance(pictures, np.ndarray) and pictures.dtype.kind not in "UO":
-        return PixelImages(_pixels(torch.from_numpy(np.ascontiguousarray(pictures))))
+    # A row of names or objects is a sequence; anything else in an array must be pixels.
+    if isinstance(pictures, np.ndarray) and (pictures.ndim != 1 or pictures.dtype.kind not in "UO"):
+        return PixelImages(_pixels(_as_tensor(pictures)))
     if isinstance(pictures, str | Path | Image.Image):
         raise ValueError("This is one image; give a list of images, if only of one.")
     if not isinstance(pictures, Iterable):
@@ -225,6 +227,13 @@ def _dataset(
     return Dataset(name, names, splits[0], splits[1], *channel_statistics(pixels.pixels))
 
 
+def _as_tensor(images: NDArray[Any]) -> Tensor:
+    try:
+        return torch.from_numpy(np.ascontiguousarray(images))
+    except TypeError as error:
+        raise ValueError(f"Images must be uint8 or floats, not {images.dtype}.") from error
+
+
 def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
     """Convert an array in any layout to uint8 ``[n, 3, H, W]``."""
     if images.ndim == 3 and images.shape[2] == 3:
@@ -278,6 +287,9 @@ def _decode_one(picture: ImageInput, size: int | None) -> Tensor:
 def _open(picture: Path | str | Image.Image, size: int | None) -> Image.Image:
     if isinstance(picture, Image.Image):
         return upright_rgb(picture.copy())
+    if not isinstance(picture, str | os.PathLike):
+        kind = type(picture).__name__
+        raise ValueError(f"An image must be a file, a Pillow image or an array, not {kind}.")
     try:
         return open_rgb(Path(picture), size)
     except UnreadableImage as error:

@@ -15,11 +15,17 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.decode import centre_crop, in_threads
 from densekd.model.backbone import FrozenBackbone, load_backbone
 from densekd.model.head import LinearHead
-from densekd.model.model import Model, ModelOutputs, sound_content
+from densekd.model.model import Model, ModelOutputs
 from densekd.model.photos import Photos, join_photos, load_photos, open_kept
 from densekd.model.store import FROZEN, Store
 from densekd.model.unknown import REFUSED, UnknownRule
-from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
+from densekd.training.checkpoint import (
+    DamagedCheckpoint,
+    State,
+    load_state,
+    save_state,
+    sound_content,
+)
 
 
 class FrozenModel(Model):

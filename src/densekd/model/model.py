@@ -2,8 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,12 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from densekd.checks import first_line
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.model.pointer import Pointer, warn_once
 from densekd.model.store import FROZEN, HistoryEntry, Store
-from densekd.training.checkpoint import DamagedCheckpoint, load_facts
+from densekd.training.checkpoint import DamagedCheckpoint, load_facts, sound_content
 
 PhotoInput = Path | bytes | Image.Image | NDArray[np.uint8]
 
@@ -212,21 +210,6 @@ def read_model(folder: Path, step: int, place: Path) -> Model:
         from densekd.model.trained import TrainedModel
 
         return TrainedModel.read_from(folder, step, place)
-
-
-@contextmanager
-def sound_content(place: Path) -> Iterator[None]:
-    """Raise `DamagedCheckpoint` for what wrong facts and tensors raise when they are read.
-
-    They have the right checksum, but someone else wrote them.
-    """
-    try:
-        yield
-    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
-        raise DamagedCheckpoint(
-            f"{place} has the right checksum, but isn't a state of a model "
-            f"({type(error).__name__}: {first_line(error)})."
-        ) from error
 
 
 def history(folder: Path) -> list[HistoryEntry]:

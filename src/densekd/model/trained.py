@@ -15,13 +15,19 @@ from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import DamagedFile, read_regular_file, write_atomically
-from densekd.model.model import Model, ModelOutputs, sound_content
+from densekd.model.model import Model, ModelOutputs
 from densekd.model.settings import LARGEST_IMAGE, MOST_CLASSES
 from densekd.model.store import Store
 from densekd.nn.registry import is_pretrained, make_backbone
 from densekd.nn.transformers_backbone import only_local_files
 from densekd.runs.build import make_engine, make_learner
-from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
+from densekd.training.checkpoint import (
+    DamagedCheckpoint,
+    State,
+    load_state,
+    save_state,
+    sound_content,
+)
 from densekd.training.engine import Engine
 from densekd.training.inference import cosines
 from densekd.training.learner import Learner

@@ -7,7 +7,7 @@ from densekd.data.scenario import Scenario
 from densekd.files import write_atomically
 from densekd.runs.loaded import LoadedRun
 from densekd.runs.predictions import predictions_file
-from densekd.training.checkpoint import State
+from densekd.training.checkpoint import State, sound_content
 from densekd.training.learner import Learner
 
 
@@ -36,7 +36,8 @@ def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> 
             f"{start.run} learned other classes than its data has now, or in another order; "
             "restore the data, or begin a run of its own."
         )
-    learner.load_state(State(facts, state.tensors), change_method=True)
+    with sound_content(start.run / "learner"):
+        learner.load_state(State(facts, state.tensors), change_method=True)
     own = learner.state()
     learned = ("network.", "memory.", "term.")
     records = {name: x for name, x in state.tensors.items() if not name.startswith(learned)}

@@ -1,5 +1,6 @@
 """Check all files of a run, a compression or a sweep, and set aside those that can't be read."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +18,13 @@ from densekd.files import (
 )
 from densekd.runs.epochs import EPOCHS_FILE, epoch_lines
 from densekd.runs.locks import exclusive
+from densekd.runs.loggers import LOGGERS_FILE, load_loggers
 from densekd.runs.predictions import read_predictions
 from densekd.runs.stored import (
     FLATNESS_FILE,
     RESULT_FILE,
     SWEEP_FILE,
+    broken_links,
     check_steps,
     links_out,
     load_flatness,
@@ -59,11 +62,10 @@ def check_run(folder: Path) -> RunCheck:
     """
     if not is_run_folder(folder):
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
-    links = links_out(folder)
-    problems = [f"{link} is a link out of {folder}." for link in links]
-    unreadable, intact, damaged = list(links), 0, set[str]()
+    wrong = _wrong_places(folder)
+    problems, unreadable, intact, damaged = [*wrong.values()], [*wrong], 0, set[str]()
     for part in _parts(folder):
-        if any(file in links or file.parent in links for file in part.files):
+        if any(file in wrong or file.parent in wrong for file in part.files):
             continue
         try:
             part.read()
@@ -73,8 +75,8 @@ def check_run(folder: Path) -> RunCheck:
             unreadable += [file for file in part.files if file.exists()]
             damaged.add(part.files[0].name)
     result: Literal["intact", "damaged", "missing"] = "missing"
-    if (folder / RESULT_FILE).exists():
-        result = "damaged" if RESULT_FILE in damaged or folder / RESULT_FILE in links else "intact"
+    if os.path.lexists(folder / RESULT_FILE):
+        result = "damaged" if RESULT_FILE in damaged or folder / RESULT_FILE in wrong else "intact"
     shared = any((folder / name).exists() for name in ("experiment.toml", "trained.json"))
     return RunCheck(tuple(problems), tuple(unreadable), intact, None if shared else result)
 
@@ -106,6 +108,22 @@ def repair_run(folder: Path) -> tuple[RunCheck, Path | None]:
     return found, place
 
 
+def _wrong_places(folder: Path) -> dict[Path, str]:
+    """What is where a file or folder should be, but can't be one, with a sentence each."""
+    epochs = folder / "epochs"
+    inner = epochs.iterdir() if epochs.is_dir() else ()
+    folders = [folder / "learner", folder / "predictions", epochs, *sorted(inner)]
+    return {
+        **{x: f"{x} is damaged: it isn't a folder." for x in folders if _is_no_folder(x)},
+        **{x: f"{x} is a link to nothing." for x in broken_links(folder)},
+        **{x: f"{x} is a link out of {folder}." for x in links_out(folder)},
+    }
+
+
+def _is_no_folder(place: Path) -> bool:
+    return os.path.lexists(place) and not place.is_dir()
+
+
 class _Part(NamedTuple):
     """What is read at once, raising ValueError if it is damaged, and its files."""
 
@@ -122,6 +140,7 @@ def _parts(folder: Path) -> Iterator[_Part]:
         FLATNESS_FILE: lambda file: load_flatness(file.parent),
         SWEEP_FILE: lambda file: load_sweep(file.parent),
         EPOCHS_FILE: _read_lines,
+        LOGGERS_FILE: lambda file: load_loggers(file.parent),
         **{f"predictions/{x.name}": read_predictions for x in folder.glob("predictions/*.npz")},
     }
     for name, read in readers.items():

@@ -5,6 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from densekd.config.branching import read_config
 from densekd.config.own_parts import load_trusted
 from densekd.config.schema import Config
@@ -15,8 +18,8 @@ from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.predictions import Predictions, load_predictions
 from densekd.runs.record import StepRecord
 from densekd.runs.result import Result
-from densekd.runs.stored import load_result
-from densekd.training.checkpoint import Checkpoints, State
+from densekd.runs.stored import check_steps, load_result
+from densekd.training.checkpoint import Checkpoints, State, sound_content
 from densekd.training.engine import has_accelerator
 from densekd.training.evaluate import Evaluation
 from densekd.training.learner import Learner
@@ -63,9 +66,10 @@ class LoadedRun:
     def confusion(self, step: int) -> Matrix:
         """The confusion matrix after a step, by the method's predictor: ``[true, predicted]``."""
         self._check(step)
-        facts = self._newest.facts.get("learner", {})
-        predicts = facts.get("predicts") or self.config.make_method().predicts
-        return evaluations_of(self._newest)[step - 1].by(predicts)
+        with sound_content(self._learned.folder):
+            facts = self._newest.facts.get("learner", {})
+            predicts = facts.get("predicts") or self.config.make_method().predicts
+            return evaluations_of(self._newest)[step - 1].by(predicts)
 
     def predictions(self, step: int) -> Predictions:
         """The predictions for the test images after a step; runs with ``keep_steps`` have them."""
@@ -82,9 +86,10 @@ class LoadedRun:
         alone = replace(self.config.engine.alone(), accelerator=there)
         engine = make_engine(replace(self.config, engine=alone))
         images = state.facts.get("images") or self._images()
-        mean, std, size = (images[name] and tuple(images[name]) for name in ("mean", "std", "size"))
-        learner = make_learner(self.config, (mean, std), engine, size)
-        learner.load_state(State(state.facts["learner"], state.tensors))
+        with sound_content(self._learned.folder):
+            mean, std, size = (images[k] and tuple(images[k]) for k in ("mean", "std", "size"))
+            learner = make_learner(self.config, (mean, std), engine, size)
+            learner.load_state(State(state.facts["learner"], state.tensors))
         return learner
 
     def state(self, step: int) -> State:
@@ -105,6 +110,7 @@ class LoadedRun:
             raise ValueError(
                 f"{self.folder} has learned no task yet; repeat its `densekd run` first."
             )
+        check_steps(self._learned.folder, state.facts.get("steps"))
         return state
 
     def _check(self, step: int) -> None:
@@ -143,10 +149,23 @@ def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
 
 
 def evaluations_of(state: State) -> list[Evaluation]:
-    """The confusion matrices of all steps in a run's checkpoint."""
+    """The confusion matrices of all steps in a run's checkpoint.
+
+    Raises KeyError or ValueError if one is missing, or isn't what was saved.
+    """
     evaluations = []
-    for number in range(len(state.facts["steps"])):
-        head = state.tensors[f"confusion.{number}"].numpy()
+    for number, step in enumerate(state.facts["steps"]):
+        shape = (step["classes_seen"],) * 2
+        head = _confusion(state.tensors[f"confusion.{number}"], shape)
         nearest = state.tensors.get(f"nearest_mean.{number}")
-        evaluations.append(Evaluation(head, None if nearest is None else nearest.numpy()))
+        evaluations.append(
+            Evaluation(head, None if nearest is None else _confusion(nearest, shape))
+        )
     return evaluations
+
+
+def _confusion(matrix: Tensor, shape: tuple[int, ...]) -> Matrix:
+    if matrix.shape != shape or matrix.dtype != torch.int64:
+        raise ValueError(f"A confusion matrix of {list(matrix.shape)} isn't what was saved.")
+    found: Matrix = matrix.numpy()
+    return found

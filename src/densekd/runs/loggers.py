@@ -18,7 +18,7 @@ from densekd.training.callbacks import TrainingProgress
 
 # By the epoch, counted over all tasks; or after each task, by the number of classes seen.
 Axis = Literal["epochs", "tasks"]
-_FILE = "loggers.json"
+LOGGERS_FILE = "loggers.json"
 _KNOWN = table_of(shapes.record({"id": optional(is_text), "tasks": is_count}))
 
 
@@ -90,8 +90,10 @@ class RunLoggers(RunObserver):
             found = _call(name, logger.begin, run)
             self._known[name] = {"id": found, "tasks": known.get("tasks", 0)}
             self._epochs[name] = epochs[-1]["step"] if known and epochs else 0
-        if self.loggers or before:
-            write_sealed_json(self.folder / _FILE, self._known)
+        if self._known:
+            write_sealed_json(self.folder / LOGGERS_FILE, self._known)
+        else:
+            (self.folder / LOGGERS_FILE).unlink(missing_ok=True)
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -117,7 +119,7 @@ class RunLoggers(RunObserver):
             if known["tasks"] < record.classes_seen:
                 _call(name, logger.log, "tasks", record.classes_seen, numbers)
                 known["tasks"] = record.classes_seen
-                write_sealed_json(self.folder / _FILE, self._known)
+                write_sealed_json(self.folder / LOGGERS_FILE, self._known)
 
     def end(self, result: Mapping[str, Any] | None) -> None:
         """End all loggers that have begun."""
@@ -164,10 +166,22 @@ def _call(name: str, function: Any, *arguments: object) -> Any:
         return function(*arguments)
 
 
+def load_loggers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read a folder's ``loggers.json``: the id of each logger, and the classes it has logged.
+
+    Raises:
+        DamagedFile: it isn't what was written.
+        FileNotFoundError: there is none, because the run has no loggers.
+    """
+    found = read_sealed_json(folder / LOGGERS_FILE)
+    if not _KNOWN(found):
+        raise DamagedFile(f"{folder / LOGGERS_FILE} is damaged: it isn't what was saved.")
+    return found
+
+
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
     """What the loggers of the call before have logged; empty if it can't be read."""
     try:
-        found = read_sealed_json(folder / _FILE)
+        return load_loggers(folder)
     except (OSError, DamagedFile):
         return {}
-    return found if _KNOWN(found) else {}

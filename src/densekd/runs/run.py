@@ -49,10 +49,10 @@ from densekd.runs.ranks import (
 )
 from densekd.runs.record import StepRecord, commit, result_of, store_result
 from densekd.runs.shared import SharedTraining
-from densekd.runs.stored import check_links, read_result
+from densekd.runs.stored import check_links, check_steps, read_result
 from densekd.runs.trackers import make_loggers
 from densekd.training.callbacks import Callback, stoppable
-from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.checkpoint import Checkpoints, State, sound_content
 from densekd.training.engine import Engine
 from densekd.training.evaluate import Evaluation, evaluate, forward_transfer
 from densekd.training.learner import Learned, Learner
@@ -189,7 +189,8 @@ class _Run:
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)
         try:
-            self.loggers.begin(as_tree(self.config))
+            if self.engine.first:
+                self.loggers.begin(as_tree(self.config))
             if done:
                 self.watching.resumed(self.records)
             for task in self.scenario[done:]:
@@ -219,13 +220,16 @@ class _Run:
     def _resume(self) -> None:
         if self.config.start is not None:
             self._branch(self.config.start)
-        state = _restore(self.learner, self.learned)
-        if state is None:
-            return
-        self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
-        self.evaluations = evaluations_of(state)
+        with sound_content(self.learned.folder):
+            state = _restore(self.learner, self.learned)
+            if state is None:
+                return
+            check_steps(self.learned.folder, state.facts["steps"])
+            self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
+            self.evaluations = evaluations_of(state)
+            last = self.scenario[len(self.records) - 1]
         if self.engine.first:
-            self._tidy(self.scenario[len(self.records) - 1])
+            self._tidy(last)
 
     def _branch(self, start: StartConfig) -> None:
         """Copy what the parent learned, unless an earlier process did."""

@@ -5,7 +5,7 @@ Nothing here imports PyTorch, which listing and comparing runs doesn't need.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -206,14 +206,19 @@ def check_links(folder: Path) -> None:
 def links_out(folder: Path) -> list[Path]:
     """The links in a folder that lead out of it, without those that were set aside."""
     inside = Path(os.path.realpath(folder))
-    found = []
+    # Not Path.resolve, which fails for a link to itself.
+    return [x for x in _links(folder) if not Path(os.path.realpath(x)).is_relative_to(inside)]
+
+
+def broken_links(folder: Path) -> list[Path]:
+    """The links in a folder that lead to nothing, without those that were set aside."""
+    return [link for link in _links(folder) if not link.exists()]
+
+
+def _links(folder: Path) -> Iterator[Path]:
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != ASIDE]
-        links = (Path(path, name) for name in (*folders, *files))
-        # Not Path.resolve, which fails for a link to itself.
-        real = ((x, Path(os.path.realpath(x))) for x in links if x.is_symlink())
-        found += [x for x, place in real if not place.is_relative_to(inside)]
-    return found
+        yield from (x for name in (*folders, *files) if (x := Path(path, name)).is_symlink())
 
 
 def load_sweep(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from densekd.checks import first_line
 from densekd.files import (
     DamagedFile,
     read_regular_file,
@@ -88,6 +90,21 @@ def load_state(path: Path) -> State:
     except (SafetensorError, ValueError, KeyError) as error:
         raise DamagedCheckpoint(
             f"{file} is damaged: it isn't in the format safetensors."
+        ) from error
+
+
+@contextmanager
+def sound_content(place: Path) -> Iterator[None]:
+    """Raise `DamagedCheckpoint` for what wrong facts and tensors raise when they are read.
+
+    They have the right checksum, but someone else wrote them.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise DamagedCheckpoint(
+            f"{place} has the right checksum, but isn't what was saved "
+            f"({type(error).__name__}: {first_line(error)})."
         ) from error
 
 

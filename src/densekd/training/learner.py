@@ -22,9 +22,9 @@ from densekd.nn.classifier import HEADS
 from densekd.nn.network import Backbone, Network, load_weights
 from densekd.parts import explain_errors
 from densekd.seeds import Seeds
-from densekd.training import inference
+from densekd.training import checkpoint, inference
 from densekd.training.callbacks import Callback
-from densekd.training.checkpoint import Checkpoints, State, load_state, save_state, select_prefix
+from densekd.training.checkpoint import Checkpoints, State, select_prefix
 from densekd.training.inputs import ImageInputs, Label, as_images, as_labels, as_task
 from densekd.training.loop import train_task
 from densekd.training.method_change import check_successor, fits_term
@@ -224,7 +224,7 @@ class Learner:
         state = self.state()
         made_of = {**self.spec.describe(), "used": describe_augment(self.settings.augment)}
         facts = {**state.facts, "parts": {**made_of, "kind": self.kind}}
-        save_state(Path(folder) / "learner", State(facts, state.tensors))
+        checkpoint.save_state(Path(folder) / "learner", State(facts, state.tensors))
 
     @classmethod
     def load(
@@ -240,12 +240,13 @@ class Learner:
         A backbone, method or augmentation that was given as an object can't be saved: pass it
         again. What is passed replaces what was saved. For another method, see `load_state`.
         """
-        state = load_state(Path(folder) / "learner")
+        state = checkpoint.load_state(Path(folder) / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
         learner = cls(**restore_parts(made_of, given))
-        learner._set_kind(made_of.get("kind", learner.kind))
-        learner.load_state(state, change_method=method is not None)
+        with checkpoint.sound_content(Path(folder)):
+            learner._set_kind(made_of.get("kind", learner.kind))
+            learner.load_state(state, change_method=method is not None)
         learner._set_augment(augment_in_use(learner.settings.augment, made_of, settings))
         return learner
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,15 @@ from densekd.methods.terms import Step, Stream, View
 from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.parts import OwnPartError
+from densekd.shapes import is_count, is_real, record
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
-from densekd.training.checkpoint import Checkpoints, State, select_prefix
+from densekd.training.checkpoint import (
+    Checkpoints,
+    DamagedCheckpoint,
+    State,
+    select_prefix,
+    sound_content,
+)
 from densekd.training.engine import all_finite
 from densekd.training.optimisers import (
     can_scale,
@@ -36,6 +44,10 @@ _SECONDS_PER_SAVE = 600.0
 
 
 logger = logging.getLogger(__name__)
+
+
+_COUNTS = ("task", "phase", "epoch", "batch", "done", "images")
+_POSITION = record({**dict.fromkeys(_COUNTS, is_count), "seconds": is_real})
 
 
 class Diverged(ValueError):
@@ -75,8 +87,9 @@ def train_task(
     """
     task, saved = training.task.number, None if checkpoints is None else checkpoints.newest()
     position = Position(task)
-    if saved is not None:
-        position = Position(**saved.facts, sums=select_prefix(saved.tensors, "sums."))
+    if checkpoints is not None and saved is not None:
+        with sound_content(checkpoints.folder):
+            position = _position(checkpoints.folder, saved)
     if position.task != task:
         raise ValueError(
             f"These checkpoints are of task {position.task + 1}, not of task {task + 1}; "
@@ -92,12 +105,21 @@ def train_task(
             continue
         started = PhaseTraining(training, phase, network, {} if saved is None else saved.tensors)
         loop = _PhaseLoop(started, network, checkpoints)
-        if saved is not None:
-            loop.load_state(saved)
+        if checkpoints is not None and saved is not None:
+            with sound_content(checkpoints.folder):
+                loop.load_state(saved)
             saved = None
         loop.run(position, callback)
     network.requires_grad_(True)
     return position
+
+
+def _position(folder: Path, state: State) -> Position:
+    """The position in a checkpoint of a folder."""
+    sums = select_prefix(state.tensors, "sums.")
+    if not _POSITION(state.facts) or any(total.shape for total in sums.values()):
+        raise DamagedCheckpoint(f"{folder} is damaged: its newest checkpoint has no position.")
+    return Position(**state.facts, sums=sums)
 
 
 class _Streams(nn.Module):

@@ -51,6 +51,8 @@ def load_optimiser_tensors(
             saved = tensors.get(f"{prefix}.{name}")
             if not parameter.requires_grad or saved is None:
                 continue
+            if saved.shape != (() if key == "step" else parameter.shape):
+                raise ValueError(f"The checkpoint's {prefix}.{name} isn't what was saved.")
             if key == "step":
                 optimiser.state[parameter][key] = saved.clone()
                 continue

@@ -151,3 +151,29 @@ def test_images_without_pixels_are_refused() -> None:
     with pytest.raises(ValueError, match="no pixels"):
         as_images(np.zeros((4, 0, 0, 3), np.uint8))
     assert len(as_images(np.zeros((0, 8, 8, 3), np.uint8))) == 0
+
+
+@pytest.mark.parametrize(
+    "pictures",
+    [
+        np.zeros((4, 8, 8, 3), object),  # pixels that NumPy keeps as objects
+        np.full(4, None),
+        np.array([1, 2], object),
+        np.array(None),
+        [None],
+        [np.zeros((8, 8, 3), object)],
+        [[0, 1], [1, 0]],
+        np.array([b"a.png"]),
+        np.zeros(2, "datetime64[s]"),
+    ],
+    ids=lambda value: f"{type(value).__name__} {getattr(value, 'dtype', '')}",
+)
+def test_what_is_no_image_is_refused(pictures: Any) -> None:
+    with pytest.raises(ValueError, match=r"must be (uint8|a file)"):
+        as_images(pictures)
+
+
+def test_a_row_of_objects_is_a_sequence() -> None:
+    rows = np.empty(2, object)
+    rows[0], rows[1] = Image.new("RGB", (8, 8)), np.zeros((8, 8, 3), np.uint8)
+    assert len(as_images(rows)) == 2

@@ -9,11 +9,12 @@ from densekd.config.schema import as_tree, resolve
 from densekd.config.settings_tree import override
 from densekd.data.dataset import join_images
 from densekd.metrics import confusion_matrix
-from densekd.runs.loaded import load_run
+from densekd.runs.loaded import evaluations_of, load_run
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped
+from densekd.training.checkpoint import State
 from densekd.training.evaluate import evaluate
 
 CONFIG = resolve(
@@ -142,3 +143,10 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"not the folder of a run.*`densekd run`"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize("matrix", [torch.zeros(3, dtype=torch.int64), torch.zeros(4, 4), None])
+def test_confusion_matrices_of_others(matrix: torch.Tensor | None) -> None:
+    tensors = {} if matrix is None else {"confusion.0": matrix}
+    with pytest.raises((ValueError, KeyError), match="confusion"):
+        evaluations_of(State({"steps": [{"classes_seen": 4}]}, tensors))

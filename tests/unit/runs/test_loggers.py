@@ -6,7 +6,14 @@ import pytest
 
 from densekd.parts import OwnPartError
 from densekd.runs.epochs import EpochLog
-from densekd.runs.loggers import Axis, LoggedRun, Logger, RunLoggers, task_numbers
+from densekd.runs.loggers import (
+    Axis,
+    LoggedRun,
+    Logger,
+    RunLoggers,
+    load_loggers,
+    task_numbers,
+)
 from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
@@ -143,4 +150,11 @@ def test_without_loggers_there_is_no_file(tmp_path: Path) -> None:
     train(loggers, 0)
     loggers.evaluated(record(0))
     loggers.end({})
+    assert not (tmp_path / "loggers.json").exists()
+
+
+def test_a_run_that_goes_on_without_loggers_forgets_them(tmp_path: Path) -> None:
+    begun(tmp_path, log=Log())
+    assert load_loggers(tmp_path) == {"log": {"id": "run-1", "tasks": 0}}
+    begun(tmp_path)
     assert not (tmp_path / "loggers.json").exists()

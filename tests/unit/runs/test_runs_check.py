@@ -38,6 +38,7 @@ def finished(tmp_path: Path) -> Path:
     flat = {"sigmas": [0.0, 0.1], "draws": 1, "images": 3, "losses": [[1.0], [2.0]]}
     rewrite(folder / "flatness.json", flat)
     rewrite(folder / "code.json", {"mine.py": "0" * 64})
+    rewrite(folder / "loggers.json", {"tensorboard": {"id": None, "tasks": 10}})
     labels, scores = np.arange(2), np.eye(2, dtype=np.float32)
     save_predictions(folder, 1, Predictions(labels, labels, scores, np.array(["a", "b"])))
     return folder
@@ -57,7 +58,7 @@ def check(folder: Path, *options: str) -> tuple[int, str]:
 
 
 def test_a_run_is_intact(finished: Path) -> None:
-    assert check(finished) == (0, f"{finished}: 6 files intact; its result is intact.\n")
+    assert check(finished) == (0, f"{finished}: 7 files intact; its result is intact.\n")
 
 
 def test_a_run_without_a_result_is_unfinished_and_not_damaged(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_run_without_a_result_is_unfinished_and_not_damaged(tmp_path: Path) ->
 
 def test_each_damaged_file_is_named_and_set_aside(finished: Path, tmp_path: Path) -> None:
     files = [file for file in finished.rglob("*") if file.is_file()]
-    assert len(files) == 6
+    assert len(files) == 7
     for file in files:
         for way, content in damaged(file.read_bytes()).items():
             if file.name == EPOCHS_FILE and way != "flipped":
@@ -133,6 +134,26 @@ def test_links_out_of_the_folder_are_not_followed(finished: Path, tmp_path: Path
     assert check(finished, "--repair")[0] == 0
     assert secret.exists()
     assert not (finished / "result.json").exists()
+
+
+@pytest.mark.parametrize("way", ["a file", "a pipe", "a link"])
+@pytest.mark.parametrize("name", ["learner", "epochs", "epochs/001", "predictions", "result.json"])
+def test_what_is_in_the_place_of_a_folder_is_set_aside(tmp_path: Path, name: str, way: str) -> None:
+    folder = write_run(tmp_path, tasks=1)
+    place = folder / name
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(exist_ok=True)
+    if way == "a file":
+        place.write_bytes(b"text")
+    elif way == "a pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(place.name)
+    code, text = check(folder)
+    assert code == 1
+    assert str(place) in text
+    assert check(folder, "--repair")[0] == 0
+    assert not os.path.lexists(place)
 
 
 def test_leftovers_of_killed_writes_are_removed(finished: Path) -> None:

@@ -340,6 +340,26 @@ def test_a_finished_task_is_loaded_from_its_checkpoint(tmp_path: Path) -> None:
     assert same_state(State({}, weights[0]), State({}, weights[1]))
 
 
+FORGED: dict[str, tuple[dict[str, Any], dict[str, Tensor]]] = {
+    "no position": ({"epoch": "text"}, {}),
+    "no task": ({"done": None}, {}),
+    "other sums": ({}, {"sums.new": torch.zeros(3)}),
+    "other weights": ({}, {"network.classifier.blocks.0": torch.zeros(2, 2)}),
+    "other groups": ({}, {"groups": torch.zeros(2)}),
+}
+
+
+@pytest.mark.parametrize("way", FORGED)
+def test_a_checkpoint_with_the_right_checksum_and_wrong_content(tmp_path: Path, way: str) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    learner(two_phases()).learn(SCENARIO[0], checkpoints=checkpoints)
+    number = checkpoints.numbers()[-2]  # within the last phase
+    (facts, tensors), state = FORGED[way], checkpoints.load(number)
+    checkpoints.save(number, State({**state.facts, **facts}, {**state.tensors, **tensors}))
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        learner(two_phases()).learn(SCENARIO[0], checkpoints=checkpoints)
+
+
 def test_the_teacher_runs_once_per_batch_without_gradients() -> None:
     """Even if several terms need it."""
     how = method("rdkd")

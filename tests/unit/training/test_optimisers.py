@@ -102,6 +102,8 @@ def test_what_is_saved_is_restored_in_the_layout_of_the_parameter(kind: str) -> 
     assert saved.keys() == {f"{part}.{p}" for part in names[kind] for p in ("weight", "bias")}
     other, restored = made()
     contiguous = {name: x.clone().contiguous() for name, x in saved.items()}
+    with pytest.raises(ValueError, match=r"weight isn't what was saved"):
+        load_optimiser_tensors(*made()[::-1], {name: x[..., None] for name, x in saved.items()})
     load_optimiser_tensors(restored, other, contiguous)
     for parameter, twin in zip(module.parameters(), other.parameters(), strict=True):
         for key, kept in optimiser.state[parameter].items():
