@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from densekd.model.backbone import BATCH
 from densekd.model.frozen import FrozenModel
 from densekd.model.parallel import map_batches
 from densekd.model.predict import image_files
@@ -56,11 +57,11 @@ def refused(model: Path, test: Path, names: list[str]) -> float:
 
 
 def bare_forward(model: Path, files: list[Path]) -> float:
-    """The seconds of the backbone alone, on all files in groups of eight."""
+    """The seconds of the backbone alone, on all files."""
     opened = FrozenModel.open(model)
-    groups = list(opened.read(files).split(8))
+    groups = list(opened.read(files).split(BATCH))
     began = time.monotonic()
-    for _ in map_batches(lambda some: [opened.backbone.features(g) for g in some], groups, 2):
+    for _ in map_batches(lambda some: [opened.backbone.features(g) for g in some], groups, 1):
         pass
     return time.monotonic() - began
 

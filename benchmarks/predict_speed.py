@@ -25,6 +25,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
+from densekd.model.backbone import BATCH
 from densekd.model.frozen import FrozenModel
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
@@ -33,8 +34,7 @@ from densekd.model.predict import image_files, predict_files
 from densekd.model.teach import teach_model
 from densekd.model.trained import TrainedModel
 
-CLASSES, SIZE, BATCH = 10, 32, 64
-GROUP = 8  # photos at once, as many as `predict` takes
+CLASSES, SIZE, IN_MEMORY = 10, 32, 64
 
 
 class Measured(NamedTuple):
@@ -69,7 +69,7 @@ def trained(place: Path, images: int) -> Measured:
     model, files = TrainedModel.open(place / "model"), image_files(place / "many")
     engine, network = model.learner.settings.engine, model.learner.network.eval()
     normalised = model.learner.settings.augment.normalise(model.read(files).to(engine.device))
-    batches = [engine.lay_out(batch) for batch in normalised.split(BATCH)]
+    batches = [engine.lay_out(batch) for batch in normalised.split(IN_MEMORY)]
 
     def bare() -> None:
         with torch.inference_mode(), engine.autocast():
@@ -87,10 +87,10 @@ def frozen(place: Path, photos: Path, images: int) -> Measured:
             shutil.copy(file, place / "few" / folder.name)
     teach_model(place / "model", place / "few", TeachOptions())
     model, files = FrozenModel.open(place / "model"), image_files(photos)[:images]
-    groups = list(model.read(files).split(GROUP))
+    groups = list(model.read(files).split(BATCH))
 
     def bare() -> None:
-        list(map_batches(lambda some: [model.backbone.features(x) for x in some], groups, 2))
+        list(map_batches(lambda some: [model.backbone.features(x) for x in some], groups, 1))
 
     return Measured(model, files, bare)
 

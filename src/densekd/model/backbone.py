@@ -7,13 +7,15 @@ from torch import Tensor, nn
 
 from densekd.allocator import keep_freed_memory
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD
+from densekd.nn.efficientnet_lite import EfficientNetLite
 from densekd.nn.network import Backbone, Preprocessing, own_statistics
 from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 _SIZE = 224  # of networks that don't say which they were trained on
-# On a processor, the activations of a larger batch leave its cache.
-_BATCH, _BATCH_ON_CUDA = 8, 64
+# On a processor, the activations of a larger batch leave its cache, and on a single thread torch
+# has a slower convolution for a smaller one.
+BATCH, _BATCH_ON_CUDA = 16, 64
 
 
 class FrozenBackbone(nn.Module):
@@ -40,24 +42,30 @@ class FrozenBackbone(nn.Module):
             scaled = 255 * torch.tensor(values).view(1, 3, 1, 1)
             self.register_buffer(name, scaled, persistent=False)
         self.eval().requires_grad_(False)
-        # Channels last is faster for convolutions on a processor, too.
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.to("cuda" if torch.cuda.is_available() else "cpu")
+        fused = backbone.fused() if isinstance(backbone, EfficientNetLite) else backbone
+        # Channels last is faster for convolutions on a processor, too.
+        fused.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # In a tuple, so that it is no part of this module, whose weights are saved and counted.
+        self._fused: tuple[nn.Module] = (fused,)
         keep_freed_memory()
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels uint8 ``[n, 3, size, size]`` to features ``[n, width]`` of length 1."""
+        return self._by(self.backbone, pixels)
+
+    def _by(self, network: nn.Module, pixels: Tensor) -> Tensor:
         images = (pixels.float() - self.mean) / self.std
-        features: Tensor = self.backbone(images).pooled
+        features: Tensor = network(images).pooled
         return torch.nn.functional.normalize(features.float(), dim=1)
 
     @torch.inference_mode()
     def features(self, pixels: Tensor) -> Tensor:
         """`forward` in batches of the best size, on the best device; the result is on the CPU."""
         device = self.mean.device
-        batch = _BATCH_ON_CUDA if device.type == "cuda" else _BATCH
+        batch = _BATCH_ON_CUDA if device.type == "cuda" else BATCH
         parts = [
-            self(part.to(device, memory_format=torch.channels_last)).cpu()
+            self._by(self._fused[0], part.to(device, memory_format=torch.channels_last)).cpu()
             for part in pixels.split(batch)
         ]
         return torch.cat(parts) if len(pixels) else torch.empty(0, self.width)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from densekd.model.minimise import golden_section
 from densekd.model.store import Accuracy, ClassChange
 
 # Of the log temperature. Only scores that carry no information, or all of it, reach the ends.
@@ -22,8 +23,6 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
     predictions are right; the fewer images, the stronger. ``values`` are scores ``[n, classes]``
     of held-out images.
     """
-    from scipy.optimize import minimize_scalar  # slow to import, and not needed to predict
-
     count, classes = values.shape
     if count == 0 or classes < 2:
         return 1.0
@@ -33,7 +32,7 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
         scaled = values / math.exp(log_temperature)
         return float(cross_entropy(scaled, labels, label_smoothing=min(smoothing, 1.0)))
 
-    return math.exp(float(minimize_scalar(loss, bounds=_RANGE, method="bounded").x))
+    return math.exp(golden_section(loss, *_RANGE))
 
 
 def calibrate(values: Tensor, labels: Tensor) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Task
 from densekd.data.stratify import held_out
 from densekd.files import read_sealed_json, write_sealed_json
-from densekd.model.backbone import FrozenBackbone
+from densekd.model.backbone import BATCH, FrozenBackbone
 from densekd.model.finetune_training import (
     FINETUNING,
     EarlyStop,
@@ -52,8 +52,6 @@ from densekd.training.settings import Settings
 _SEED = 0
 # Of the kept images that aren't held out: the share that decides when to stop.
 _VALIDATION_SHARE = 0.2
-# Photos that are computed together, and groups that a thread computes before it reports.
-_GROUP, _GROUPS = 8, 2
 
 
 @dataclass(frozen=True)
@@ -255,8 +253,8 @@ class _Finetuning:
             return [backbone.features(self.model.crops(group)) for group in groups]
 
         progress = stoppable(observer.reading, observer)
-        groups = [photos.jpegs[i : i + _GROUP] for i in range(0, len(photos), _GROUP)]
-        for features in map_batches(compute, groups, _GROUPS):
+        groups = [photos.jpegs[i : i + BATCH] for i in range(0, len(photos), BATCH)]
+        for features in map_batches(compute, groups, 1):
             rows += features
             progress(len(rows), len(photos))
         return replace(photos, features=torch.stack(rows).half())

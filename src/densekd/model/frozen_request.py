@@ -19,7 +19,7 @@ from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_r
 from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
 from densekd.data.memory import herding
 from densekd.files import read_sealed_json, write_sealed_json
-from densekd.model.backbone import FrozenBackbone, pretrained_backbone
+from densekd.model.backbone import BATCH, FrozenBackbone, pretrained_backbone
 from densekd.model.frozen import FrozenModel
 from densekd.model.frozen_update import FrozenUpdate
 from densekd.model.images import divide, find_update_images
@@ -36,8 +36,6 @@ DEFAULT_NETWORK = "lite0"
 # backbone.
 _KEPT = 50
 _SEED = 0  # of the draw of photos to test on
-# Photos that are computed together, and groups that a thread computes before it reports.
-_GROUP, _GROUPS = 8, 2
 _SAVE_SECONDS = 10.0
 _TIMED = 32  # photos
 # Of a budget; the rest is for fitting, testing and saving.
@@ -169,9 +167,9 @@ class FrozenRequest(UpdateRequest):
         done, last = len(rows) + len(unreadable), time.monotonic()
         progress = stoppable(observer.reading, observer)
         # Always the same groups, so that a resumed update ends with the same bits.
-        groups = [files[i : i + _GROUP] for i in range(done, len(files), _GROUP)]
+        groups = [files[i : i + BATCH] for i in range(done, len(files), BATCH)]
         try:
-            for group in map_batches(self._computed, groups, _GROUPS):
+            for group in map_batches(self._computed, groups, 1):
                 for place, result in enumerate(group, done):
                     if isinstance(result, str):
                         unreadable.append((place, result))
@@ -228,9 +226,7 @@ class FrozenRequest(UpdateRequest):
         return Photos(hash_rows([photo.hash for photo in files]), features, test, tuple(jpegs))
 
     def _seconds_per_photo(self, observer: TeachObserver) -> float:
-        groups = [
-            self.files[i : i + _GROUP] for i in range(0, min(_TIMED, len(self.files)), _GROUP)
-        ]
+        groups = [self.files[i : i + BATCH] for i in range(0, min(_TIMED, len(self.files)), BATCH)]
         for timed in (groups[:1], groups):  # the first one warms up
             began, done = time.monotonic(), 0
             for group in map_batches(self._computed, timed, 1):

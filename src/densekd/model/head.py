@@ -4,19 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from densekd.model.copies import first_copies
+from densekd.model.minimise import lbfgs
 
 # Measured in docs/heads.md.
 _L2 = 2e-3
 _MOST = 100  # photos that a class counts as: thousands beside a few would lose to them
 _SCALE = 10.0
-_ITERATIONS, _TOLERANCE, _HISTORY = 60, 1e-5, 20
+_ITERATIONS, _TOLERANCE = 60, 1e-5
 _PER_THREAD = 1 << 26  # multiplications, features by classes, that pay for a further thread
 
 
@@ -51,17 +50,12 @@ def fit_head(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
 def few_threads(features: Tensor, classes: int) -> Iterator[None]:
     """Compute on no more threads than a fit to these features pays for.
 
-    SciPy's threads and torch's wait for each other at every step, and on a busy machine torch's
-    wait for a core in every product: several times as long as a fit itself.
+    On a busy machine threads wait for a core in every product: several times as long as a fit.
     """
-    import scipy.optimize  # noqa: F401 - only the threads of libraries in memory can be limited
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, 1 + features.numel() * classes // _PER_THREAD))
     try:
-        with threadpool_limits(1, "blas"):
-            yield
+        yield
     finally:
         torch.set_num_threads(threads)
 
@@ -87,17 +81,11 @@ def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
 def _minimise(
     inputs: Tensor, labels: Tensor, weights: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the smallest cross-entropy, with each photo's weight, plus L2.
-
-    By SciPy: torch's optimisers take more time to import than the fits of an update.
-    """
-    from scipy.optimize import minimize  # slow to import, and not needed to predict
-
+    """Weight and bias of the smallest cross-entropy, with each photo's weight, plus L2."""
     photos, classes = len(labels), len(shift)
     truth = weights[:, None] * one_hot(labels, classes)
 
-    def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        values = torch.from_numpy(parameters).float().view(classes, -1)
+    def loss(values: Tensor) -> tuple[float, Tensor]:
         weight, bias = values[:, :-1], values[:, -1]
         log_shares = (inputs @ weight.T + (bias + shift)).log_softmax(1)
         error = weights[:, None] * log_shares.exp() - truth
@@ -105,15 +93,8 @@ def _minimise(
         gradient[:, :-1] = error.T @ inputs + 2 * _L2 * weight
         gradient[:, -1] = error.sum(0)
         total = _L2 * weight.square().sum() - weights @ log_shares[torch.arange(photos), labels]
-        return float(total), gradient.double().flatten().numpy()
+        return float(total), gradient
 
-    start = np.zeros(classes * (inputs.shape[1] + 1))
-    found = minimize(
-        loss,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": _ITERATIONS, "gtol": _TOLERANCE, "ftol": 0.0, "maxcor": _HISTORY},
-    )
-    values = torch.from_numpy(found.x).float().view(classes, -1)
+    start = torch.zeros(classes, inputs.shape[1] + 1)
+    values = lbfgs(loss, start, _ITERATIONS, _TOLERANCE)
     return values[:, :-1].clone(), values[:, -1].clone()

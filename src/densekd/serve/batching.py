@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from densekd.data.decode import UnreadableImage, width_and_height
+from densekd.model.backbone import BATCH
 from densekd.model.model import Model, Prediction
 from densekd.model.store import Store
 from densekd.model.unknown import REFUSED
 
-_BATCH = 8  # what a backbone on a processor computes at once
 _LONGEST = 65_535  # pixels, as in a JPEG: Pillow needs memory for each row, however short
 _LARGE = 16_000_000  # pixels: decoded one by one, since 64 million can need 1.4 GB
 
@@ -126,7 +126,7 @@ class BatchPredictor:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             share = math.ceil(len(self._waiting) / self._cores)
-            return [self._waiting.popleft() for _ in range(min(share, _BATCH))]
+            return [self._waiting.popleft() for _ in range(min(share, BATCH))]
 
     def _answer(self, jobs: list[_Job]) -> None:
         try:

@@ -39,6 +39,14 @@ def test_batches_change_nothing(backbone: FrozenBackbone) -> None:
     assert torch.allclose(backbone.features(images), one_by_one, atol=1e-5)
 
 
+def test_features_are_those_of_the_network_as_it_was_trained(backbone: FrozenBackbone) -> None:
+    with torch.inference_mode():
+        unfused = backbone(pixels(3))
+    assert torch.allclose(backbone.features(pixels(3)), unfused, atol=1e-5)
+    names = {name.split(".")[0] for name in backbone.state_dict()}
+    assert names == {"backbone"}  # the fused copy isn't saved or counted
+
+
 def test_it_is_loaded_without_the_package(
     backbone: FrozenBackbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
