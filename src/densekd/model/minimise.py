@@ -7,6 +7,7 @@ whose first step imports its compiler, take longer.
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -31,12 +32,12 @@ def lbfgs(
         tolerance: stop when no entry of the gradient is larger.
     """
     place, (value, gradient) = start, loss(start)
-    pairs: deque[tuple[Tensor, Tensor]] = deque(maxlen=_HISTORY)
+    past: deque[_Step] = deque(maxlen=_HISTORY)
     for _ in range(iterations):
         if float(gradient.abs().max()) <= tolerance:
             break
-        direction = _direction(gradient, pairs)
-        slope, length = _dot(gradient, direction), 1.0
+        direction = _direction(gradient.flatten(), past).view_as(gradient)
+        slope, length = float(gradient.flatten() @ direction.flatten()), 1.0
         while True:
             step = length * direction
             new_value, new_gradient = loss(place + step)
@@ -45,30 +46,35 @@ def lbfgs(
             length /= 2
             if length < _SHORTEST:
                 return place
-        change = new_gradient - gradient
-        if _dot(step, change) > 0:
-            pairs.append((step, change))
+        moved, change = step.flatten(), (new_gradient - gradient).flatten()
+        curvature = float(moved @ change)
+        if curvature > 0:
+            past.append(_Step(moved, change, curvature))
         place, value, gradient = place + step, new_value, new_gradient
     return place
 
 
-def _direction(gradient: Tensor, pairs: deque[tuple[Tensor, Tensor]]) -> Tensor:
-    """Minus the gradient times the inverse Hessian that steps and changes of gradient tell."""
-    if not pairs:
+class _Step(NamedTuple):
+    """A step that was taken, and what it tells of the Hessian."""
+
+    moved: Tensor
+    change: Tensor  # of the gradient
+    curvature: float  # their product
+
+
+def _direction(gradient: Tensor, past: deque[_Step]) -> Tensor:
+    """Minus the gradient times the inverse Hessian that the last steps tell."""
+    if not past:
         return -gradient / gradient.abs().sum()
     direction, shares = -gradient, []
-    for step, change in reversed(pairs):
-        shares.append(_dot(step, direction) / _dot(step, change))
-        direction = direction - shares[-1] * change
-    step, change = pairs[-1]
-    direction = direction * (_dot(step, change) / _dot(change, change))
-    for (step, change), share in zip(pairs, reversed(shares), strict=True):
-        direction = direction + (share - _dot(change, direction) / _dot(step, change)) * step
+    for moved, change, curvature in reversed(past):
+        shares.append(float(moved @ direction) / curvature)
+        direction.sub_(change, alpha=shares[-1])
+    _, change, curvature = past[-1]
+    direction.mul_(curvature / float(change @ change))
+    for (moved, change, curvature), share in zip(past, reversed(shares), strict=True):
+        direction.add_(moved, alpha=share - float(change @ direction) / curvature)
     return direction
-
-
-def _dot(first: Tensor, second: Tensor) -> float:
-    return float(first.flatten() @ second.flatten())
 
 
 def golden_section(
