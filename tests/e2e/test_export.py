@@ -265,9 +265,10 @@ def test_an_export_says_unknown(to: ExportKind, frozen: Path, tmp_path: Path) ->
         rows = printed_by(usage(to, file, str(photo)))
         assert (rows[0] == "unknown") == (not wanted.known)
         assert [row.split(" ", 1)[1] for row in rows[-2:]] == [guess.name for guess in wanted]
-    model.refused = 0  # then nothing is unknown
-    export(model, to, file)
-    assert printed_by(usage(to, file, str(image)))[0] != "unknown"
+    if to == "torch":  # quicker than ONNX, and of the same module
+        model.refused = 0  # then nothing is unknown
+        export(model, to, file)
+        assert printed_by(usage(to, file, str(image)))[0] != "unknown"
 
 
 @pytest.mark.slow

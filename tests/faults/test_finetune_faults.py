@@ -76,10 +76,12 @@ def test_a_kill_before_each_rename_or_removal(stages: Stages, first: Path, tmp_p
     assert changed == ({"2"} if stages == "last" else {"0", "1", "2"})
     left, found = sorted(copies.iterdir()), []
     assert len(left) > 10
-    for copy in left:
+    for number, copy in enumerate(left):
         found.append(len(history(copy)))
         assert same(weights(copy), before if found[-1] == 1 else after)
-        check_resumed(copy, stages, after)
+        # Which stages are trained doesn't change what is written when.
+        if stages == "all" or number % 4 == 0:
+            check_resumed(copy, stages, after)
     # From one moment on, the new step counts.
     assert found == sorted(found)
     assert {*found} == {1, 2}

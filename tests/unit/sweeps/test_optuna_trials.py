@@ -95,10 +95,17 @@ def test_a_study_for_each_cell_and_the_pick_for_all_seeds(tmp_path: Path) -> Non
     assert [job.point["seed"] for job in record.sweep.jobs] == [1] * 16 + [2] * 2
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SweepRecord:
+    """A sweep that nothing happened to."""
+    return sweep(tmp_path_factory.mktemp("whole"))[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_after", [0, 3, 8])
-def test_a_killed_sweep_goes_on_with_the_same_study(stop_after: int, tmp_path: Path) -> None:
-    whole, _ = sweep(tmp_path / "whole")
+def test_a_killed_sweep_goes_on_with_the_same_study(
+    stop_after: int, whole: SweepRecord, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         sweep(tmp_path / "killed", stop_after=stop_after)
     resumed, pool = sweep(tmp_path / "killed")
