@@ -370,10 +370,10 @@ def test_two_processes_that_were_stopped_go_on(by_two: tuple[Path, str], tmp_pat
 
 @pytest.fixture
 def small_cifar(cifar100: Dataset, tmp_path: Path) -> Path:
-    """Twenty classes of the real CIFAR-100 at half its size, a fifth of the training images."""
+    """Twenty classes of the real CIFAR-100 at half its size, 60 training images of each."""
 
     def first(split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        own = [torch.nonzero(split.labels == label)[:100, 0] for label in range(20)]
+        own = [torch.nonzero(split.labels == label)[:60, 0] for label in range(20)]
         chosen = split.take(torch.cat(own))
         assert isinstance(chosen.images, PixelImages)
         pixels = avg_pool2d(chosen.images.pixels.float(), 2).round().byte()
@@ -398,8 +398,8 @@ def test_distillation_keeps_more_of_the_real_cifar(small_cifar: Path, tmp_path: 
                     "memory": {"per_class": 2},
                     "method": {"name": method, "options": {"lambda_base": 60.0}},
                     "training": {
-                        "base": {"epochs": 12, "lr": 0.1, "batch_size": 32},
-                        "increment": {"epochs": 6, "lr": 0.1, "batch_size": 32},
+                        "base": {"epochs": 10, "lr": 0.1, "batch_size": 32},
+                        "increment": {"epochs": 5, "lr": 0.1, "batch_size": 32},
                     },
                 }
             ),
@@ -407,7 +407,7 @@ def test_distillation_keeps_more_of_the_real_cifar(small_cifar: Path, tmp_path: 
         )
         return float(result["steps"][-1]["base_accuracy"])
 
-    # Over three seeds they keep at least 0.08 more.
+    # With two seeds they keep at least 0.10 more.
     forgetful = kept("finetune")
     assert kept("gkd") > forgetful + 0.04
     assert kept("rdkd") > forgetful + 0.04
