@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 from densekd.cli import app
 from densekd.files import read_sealed_json
 
+from support.self_signal import self_signalled
+
 # Two tasks of five digits each, in a few seconds.
 SHORT = ["--epochs", "1", "--steps", "1", "--network", "resnet8", "-o", "data.per_class=10"]
 COMMAND = [sys.executable, "-m", "densekd", "run"]
@@ -171,12 +173,14 @@ def read(terminal: int) -> bytes:
 class Started:
     """A run in a process of its own, whose stderr can be waited for."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(
+        self, folder: Path, *options: str, environment: dict[str, str] | None = None
+    ) -> None:
         self.call = [*COMMAND, *options]
         self.errors = folder / "errors.txt"
         with self.errors.open("w") as file:
             self.process = subprocess.Popen(
-                self.call, cwd=folder, stdout=subprocess.DEVNULL, stderr=file
+                self.call, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=file
             )
 
     def said(self) -> str:
@@ -189,24 +193,32 @@ class Started:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_how_to_go_on_and_ends_like_another(tmp_path: Path) -> None:
-    options = [*SHORT, "--epochs", "12", "--out"]
+def test_an_interrupted_run_says_how_to_go_on_and_ends_like_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*SHORT, "--epochs", "6", "--out"]
     whole = tmp_path / "whole"
     assert call("run", *options, whole).exit_code == 0
-    started = Started(tmp_path, *options, "in parts")
-    while not list(tmp_path.glob("in parts/bases/*/000002.json")):
-        assert started.process.poll() is None, started.said()
-        time.sleep(0.005)
-    started.process.send_signal(signal.SIGINT)
+    epoch = "in parts/bases/*/00000{}.json"  # of two batches
+    environment = self_signalled(tmp_path / "ctrl-c", signal.SIGINT, epoch.format(2))
+    started = Started(tmp_path, *options, "in parts", environment=environment)
     assert started.process.wait() == 128 + signal.SIGINT
-    assert not list(tmp_path.glob("in parts/*/result.json"))
     *_, asked, farewell = started.said().splitlines()
     assert asked == "Stopping after this batch; press Ctrl-C to quit at once."
     start, _, command = farewell.partition(": ")
     assert start == "Stopped and saved. To resume, run"
     assert shlex.split(command) == started.call
     assert "'in parts'" in command
-    subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True)
+
+    environment = self_signalled(tmp_path / "terminated", signal.SIGTERM, epoch.format(6))
+    stopped = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert stopped.returncode == 128 + signal.SIGTERM
+    assert stopped.stderr.splitlines()[-1] == farewell
+    assert not list(tmp_path.glob("in parts/*/result.json"))
+    monkeypatch.chdir(tmp_path)
+    assert call("run", *options, "in parts").exit_code == 0
 
     def numbers(out: Path) -> list[dict[str, Any]]:
         timed = ("seconds", "images_per_second")

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from densekd.cli import app
+
+from support.self_signal import self_signalled
 
 KEY = "method.options.temperature"
 EXPERIMENT = f"""
@@ -91,13 +92,12 @@ def test_a_killed_search_by_optuna_goes_on_with_its_study(tmp_path: Path) -> Non
     optuna = pytest.importorskip("optuna")
     file, out = written(tmp_path, "optuna"), tmp_path / "runs"
     call = [sys.executable, "-m", "densekd", *command(file, out)]
-    with subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
-        while not list(out.glob("digits-*/result.json")):
-            assert killed.poll() is None, "the search ended too early"
-            time.sleep(0.05)
-        killed.send_signal(signal.SIGKILL)
+    # When it is about to write down that the first trial has finished.
+    environment = self_signalled(tmp_path / "kill", signal.SIGKILL, "*/runs.json", '"finished"')
+    killed = subprocess.run(call, env=environment, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
     before = {file: file.stat().st_mtime_ns for file in out.glob("digits-*/result.json")}
-    assert 1 <= len(before) < 4
+    assert len(before) == 1
     done = CliRunner().invoke(app, command(file, out))
     assert done.exit_code == 0, done.output
     assert {file: file.stat().st_mtime_ns for file in before} == before

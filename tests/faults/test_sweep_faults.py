@@ -20,6 +20,8 @@ from densekd.data.dataset import PixelImages
 from densekd.data.digits_npz import load_digits
 from densekd.runs.stored import load_result
 
+from support.self_signal import self_signalled
+
 # Two bases, so that two runs go on at a time; each saves 17 times.
 TEXT = """
 title = "Two seeds"
@@ -96,11 +98,15 @@ def states(out: Path) -> list[tuple[str, str | None]]:
 
 
 @contextmanager
-def begun(out: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def begun(
+    out: Path, *options: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A sweep that doesn't outlive a failed test."""
     command = [*COMMAND, str(out), *options]
     nothing, errors = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(command, stdout=nothing, stderr=errors, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=nothing, stderr=errors, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -150,10 +156,9 @@ def working(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.slow
 def test_a_killed_worker_and_a_killed_sweep(fine: dict[str, Any], place: Path) -> None:
     out = place / "local"
-    with begun(out) as process:
-        wait(process, lambda: saved(out))
-        victim = working(process)[0]
-        os.kill(victim, signal.SIGKILL)
+    # One of the workers, after two epochs of its base.
+    fatal = self_signalled(place / "kill", signal.SIGKILL, f"{out}/bases/*/000015.json")
+    with begun(out, environment=fatal) as process:
         _, errors = process.communicate()
     # The other run is done, and the command says what isn't.
     assert process.returncode == 1
