@@ -3,7 +3,9 @@ BIN := .venv/bin
 # A file is run by one process, which makes its fixtures once; the files with the longest tests come first. Tests that
 # wait for other processes leave room for one process more than there are cores.
 PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(8, 1 + (os.cpu_count() or 1)))')
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+# torch's compiler starts a process that waits for kernels of GPUs, unless it may have one thread alone.
+PYTEST = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 \
+	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # Pins what the package is built with, too.
 export PIP_CONSTRAINT := constraints.txt
