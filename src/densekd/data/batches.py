@@ -79,7 +79,7 @@ class Batches:
             raise ValueError(
                 f"{share.world} ranks can't share {len(data)} images in batches of {size}."
             )
-        self._reader = _Reader(data, augment, workers, share.world)
+        self._reader = _Reader(data, augment, workers)
         self._size = size
         self._seeds = seeds
         self._share = share
@@ -156,15 +156,15 @@ class Mixup(NamedTuple):
         return Batch(images, read.labels[own], Blend(read.labels[others], self.share))
 
 
-def default_workers(images: Images, world: int = 1) -> int:
+def default_workers(images: Images, ranks: int = 1) -> int:
     """How many processes of each rank decode images, unless given: none for images in memory.
 
-    The ranks on this machine share its processors. A process for each few hundred images would
+    The ``ranks`` on this machine share its processors. A process for each few hundred images would
     take longer to start than to decode them.
     """
     if isinstance(images, PixelImages):
         return 0
-    return min(available_processors() // world, len(images) // _IMAGES_A_WORKER)
+    return min(available_processors() // ranks, len(images) // _IMAGES_A_WORKER)
 
 
 def available_processors() -> int:
@@ -192,7 +192,7 @@ class _Plan(Sequence[list[tuple[int, int | None]]]):
 class _Reader:
     """Fetches batches by index, from memory or from files."""
 
-    def __init__(self, data: Split, augment: Augment, workers: int | None, world: int = 1) -> None:
+    def __init__(self, data: Split, augment: Augment, workers: int | None) -> None:
         self.device = augment.get_buffer("scale").device
         self.labels = data.labels.to(self.device)
         self.augment = augment
@@ -200,7 +200,7 @@ class _Reader:
         self.pixels = images.pixels.to(self.device) if isinstance(images, PixelImages) else None
         if self.pixels is None or resized:
             keep_freed_memory()  # such images are usually large
-            count = default_workers(images, world) if workers is None else workers
+            count = default_workers(images) if workers is None else workers
             self._plan = _Plan()
             self._epochs_begun = 0
             self._loader = DataLoader(

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import zlib
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -134,8 +135,8 @@ class _Unfinished:
     def __init__(self, target: Path, plan: str) -> None:
         self.target, self.plan = target, plan
         self.part, self.journal = (_beside(target, kind) for kind in ("part", "journal"))
-        self.lengths: list[int] = []  # -1 for an image that can't be read
-        self.checksums: list[int] = []
+        self.lengths = array("q")  # -1 for an image that can't be read
+        self.checksums = array("I")
 
     def __enter__(self) -> "_Unfinished":
         first = f"{self.plan}\n".encode()
@@ -164,9 +165,10 @@ class _Unfinished:
 
     def finish(self, table: FolderTable) -> list[LeftOut]:
         """Write index and header, and give the file its name."""
-        readable = torch.tensor(self.lengths, dtype=torch.int64) >= 0
+        lengths = np.array(self.lengths)
+        readable = torch.from_numpy(lengths >= 0)
         kept = table.take(readable)
-        tensors = _index(kept, np.array(self.lengths, np.int64)[readable.numpy()])
+        tensors = _index(kept, lengths[readable.numpy()])
         tensors["checksums"] = np.array(self.checksums, np.uint32)[readable.numpy()]
         end = int(tensors["ends"][-1])
         padding = -end % 8

@@ -88,7 +88,7 @@ def _outputs(
     if was_training:  # for a small network, switching takes as long as one image
         network.eval()
     size = batch_size(settings.engine.device)
-    for batch in in_order(data, size, settings.augment, workers=settings.workers):
+    for batch in in_order(data, size, settings.augment, workers=settings.workers_for(data.images)):
         images = batch.images.flip(-1) if flipped else batch.images
         with torch.inference_mode(), settings.engine.autocast():
             outputs = module(settings.engine.lay_out(images))

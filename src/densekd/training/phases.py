@@ -102,7 +102,7 @@ class TaskTraining:
     def batches(self, images: Split, phase: Phase, seeds: Seeds, share: RankShare) -> Batches:
         """Batches of ``images``, of the size and with the augmentation of a phase."""
         augment = self.settings.augment.of(phase.augment, phase.mixup)
-        size, workers = phase.schedule.batch_size, self.settings.workers
+        size, workers = phase.schedule.batch_size, self.settings.workers_for(images.images)
         return Batches(images, size, augment, seeds, share, workers=workers)
 
     def _active(self, slot: str, term: Term) -> bool:

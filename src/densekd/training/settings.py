@@ -110,8 +110,9 @@ class Settings:
     def workers_for(self, images: Images) -> int:
         """How many processes of each rank decode these images."""
         if self.workers is None:
-            return default_workers(images, self.engine.share.world)
-        return 0 if isinstance(images, PixelImages) else self.workers
+            return default_workers(images, self.engine.devices)
+        ready = isinstance(images, PixelImages) and self.augment.crop == "padded"
+        return 0 if ready else self.workers
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

@@ -203,7 +203,7 @@ def test_the_number_of_workers_suits_images_and_processors(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6), raising=False)
     many = FileImages((b"",) * 5000, 8)
     assert default_workers(many) == 6
-    assert default_workers(many, world=4) == 1
+    assert default_workers(many, ranks=4) == 1
     assert default_workers(FileImages((b"",) * 1200, 8)) == 2
     assert default_workers(files.images) == default_workers(numbered().images) == 0
 

@@ -1,10 +1,15 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from densekd import Learner, Settings
+from densekd.data.dataset import FileImages, PixelImages
 from densekd.nn.network import load_weights
+from densekd.training.engine import Engine
+from densekd.training.settings import InferredAugment
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,23 @@ def test_a_learner_of_wrong_parts_is_refused(wrong: dict[str, Any]) -> None:
 def test_settings_that_nobody_means_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be a whole number"):
         Settings(**wrong)
+
+
+def test_the_ranks_of_a_machine_share_its_processors_not_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("densekd.data.batches.available_processors", lambda: 6)
+    many = FileImages((b"",) * 5000, 8)
+    assert Settings(engine=Engine("cpu")).workers_for(many) == 6
+    assert Settings(engine=Engine("cpu", devices=2, nodes=3)).workers_for(many) == 3
+
+
+def test_only_images_to_decode_or_to_crop_have_workers() -> None:
+    files, memory = FileImages((b"",), 8), PixelImages(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    cropped = Settings(InferredAugment(crop="resized"), workers=4)
+    assert [Settings(workers=4).workers_for(images) for images in (files, memory)] == [4, 0]
+    assert [cropped.workers_for(images) for images in (files, memory)] == [4, 4]
+    assert replace(cropped, workers=None).workers_for(memory) == 0
 
 
 def test_weights_of_another_network_are_refused() -> None:
