@@ -23,8 +23,10 @@ import torch
 from safetensors.torch import load_file
 
 METHODS = "finetune,gkd,tkd,fdkd,rdkd-adaptive,icarl,bic,ucir,podnet,ccil,afc"
-# What is no result: times, the place, and the settings, whose defaults may be written otherwise.
+# What is no result: times, the place, the settings, whose defaults may be written otherwise, and
+# the checksum of all that.
 IGNORED = {"seconds", "images_per_second", "folder", "commit", "machine", "versions", "config"}
+IGNORED |= {"sha256"}
 DIGEST = re.compile(r"-[0-9a-f]{16}\.safetensors$")
 
 
