@@ -26,7 +26,10 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     """Write a file so that it has the old or the new content even if the process is killed.
 
     Makes the folder if it is missing. Leaves no temporary file when it fails, as on a full disk.
+    Raises ValueError for a device, which root could replace by a file.
     """
+    if path.is_char_device() or path.is_block_device():
+        raise ValueError(f"{path} is a device; name a file to write to.")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:

@@ -27,6 +27,9 @@ _TEXTS = (
 _PATHS = (
     *("missing", "/dev/zero", "/dev/null", "/dev/full", "pipe", "blue.png", "run.toml", "photos"),
     *(".", "/", "/proc/self/mem", "/proc/self/cmdline", "loop", "frozen/steps", "empty", "nested"),
+    # A model for a run, a run for a model, formats of others, names that are too long or odd.
+    *("frozen", "runs", "trained/current.json", "other.zip", "half.png", "odd", "n" * 300),
+    *("/".join(["d" * 200] * 30), "seeds.toml", "blue.png/x", "missing/x/y"),
 )
 # What a command needs to begin its work, so that it gets to the value that is bad.
 _BASES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -88,7 +91,8 @@ class CommandLineTrial:
         """Try one: it ends in a sentence, or does something sensible, and loses nothing."""
         name = draw.choice(list(COMMANDS))
         line = (*name.split(), *bad_arguments(name, draw))
-        models = [each for each in ("frozen", "trained") if each in line]
+        tops = {argument.partition("/")[0] for argument in line}
+        models = [each for each in ("frozen", "trained") if each in tops]
         runs = ["runs"] if "runs" in line else []
         needs = (*models, *runs, "photos", "blue.png", "run.toml", "seeds.toml")
         with sandbox(self.place, *needs) as copy:
@@ -110,7 +114,9 @@ def bad_arguments(name: str, draw: random.Random) -> tuple[str, ...]:
     line = list(draw.choice(_BASES.get(name, fallback)))
     command, kinds = COMMANDS[name], draw.random()
     if kinds < 0.15 or not command.params:
-        line[draw.randrange(len(line) + 1) :] = [_bad_value("path", draw)]
+        # With a model these would serve until they are stopped.
+        first = 1 if name in ("serve", "ui") else 0
+        line[draw.randint(first, len(line)) :] = [_bad_value("path", draw)]
     elif kinds < 0.25:
         line.append(draw.choice(["--no-such-option", "-x", _bad_value("text", draw)]))
     else:

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -147,3 +148,9 @@ def add_traps(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     (folder / "empty").mkdir()
     (folder / "nested").write_bytes(b"[" * 200_000)
+    with zipfile.ZipFile(folder / "other.zip", "w") as archive:
+        archive.writestr("../outside", "text")
+    (folder / "half.png").write_bytes((folder / "blue.png").read_bytes()[:60])
+    for name in ("a b\nc", "-rf", "*", "\u202egnp", "x" * 255):
+        (folder / "odd" / name).mkdir(parents=True)
+        shutil.copy(folder / "blue.png", folder / "odd" / name)

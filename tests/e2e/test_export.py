@@ -208,6 +208,8 @@ def test_refusals_are_one_sentence(
     by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = TrainedModel.open(by_head)
+    with pytest.raises(ValueError, match=r"in the model's own folder"):
+        export(model, "torch", by_head / "current.json")
     with pytest.raises(ValueError, match=r"is a folder; name a file"):
         export(model, "torch", tmp_path)
     for package in ("onnx", "onnxruntime", "onnxscript"):

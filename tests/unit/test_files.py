@@ -215,3 +215,13 @@ def test_a_sealed_archive_is_verified(tmp_path: Path) -> None:
         read_sealed_zip(file, 10_000)
     file.write_bytes(archive.getvalue())
     assert read_sealed_zip(file, 10_000) == archive.getvalue()
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    try:
+        os.mknod(tmp_path / "full", 0o600 | stat.S_IFCHR, os.makedev(1, 7))
+    except OSError:
+        pytest.skip("only root makes devices")
+    with pytest.raises(ValueError, match="full is a device"):
+        write_atomically(tmp_path / "full", b"text")
+    assert (tmp_path / "full").is_char_device()

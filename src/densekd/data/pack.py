@@ -7,6 +7,7 @@ interrupted. What a killed process has packed is kept beside the file and taken 
 import hashlib
 import io
 import json
+import math
 import os
 import struct
 import zlib
@@ -31,6 +32,7 @@ from densekd.data.folder import FolderTable, LeftOut
 from densekd.data.packed import DTYPES, FORMAT, HEADER_BYTES, TENSORS, PackedFile
 from densekd.files import DamagedFile, sync_folder
 
+_MOST_WORKERS = 1024
 _AT_ONCE = 16  # images that a process encodes in one go
 _RECORD = struct.Struct("<qI")  # of the journal: the length of an image, -1 if unreadable; CRC-32
 
@@ -61,6 +63,8 @@ def pack(
     Raises:
         ValueError: the file holds something else, or another process is packing into it.
     """
+    if workers is not None and not 0 <= workers <= _MOST_WORKERS:
+        raise ValueError(f"Workers must be from 0 to {_MOST_WORKERS}, not {workers}.")
     plan = _plan(table, options)
     with _alone(target):
         if target.exists():
@@ -119,8 +123,10 @@ def _encoded(
     """The encoded images in order, made by other processes."""
     if workers is None:
         workers = default_workers(FileImages(table.files, 1))
+    encoder = _Encoder(table, begun, options)
+    workers = min(workers, math.ceil(len(encoder) / _AT_ONCE))  # more would have nothing to do
     loader: data.DataLoader[Any] = data.DataLoader(
-        _Encoder(table, begun, options), _AT_ONCE, num_workers=workers, collate_fn=list
+        encoder, _AT_ONCE, num_workers=workers, collate_fn=list
     )
     for images in loader:
         yield from images

@@ -86,6 +86,8 @@ def _verified(
     """The content of a file that was checked, on how many images, and the largest difference."""
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")
+    if file.resolve().is_relative_to(model.folder.resolve()):
+        raise ValueError(f"{file} is in the model's own folder; name a file elsewhere.")
     pixels = model.stored_images()
     if not len(pixels):
         raise ValueError(

@@ -148,7 +148,7 @@ def divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tenso
             count = max(1, round(count * _TEST_SHARE)) if count >= _FEWEST_TO_TEST else 0
         order = torch.randperm(len(places), generator=Seeds(seed).at(name).generator("split"))
         test[torch.tensor(places)[order[: min(count, MAX_TEST_IMAGES)]]] = True
-    train = torch.tensor([part in (TRAIN, WHOLE) for part in parts])
+    train = torch.tensor([part in (TRAIN, WHOLE) for part in parts], dtype=torch.bool)
     return train & ~test, test
 
 

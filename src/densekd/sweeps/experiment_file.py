@@ -32,6 +32,7 @@ MEASURES = (
     "seconds",
     "variance",
 )
+_MOST_RUNS = 10_000
 _WORDS: dict[type, str] = {str: "text", dict: "table", list: "list"}
 _Value = TypeVar("_Value", str, dict[str, Any], list[Any])
 _KEYS = (
@@ -82,6 +83,9 @@ class Experiment:
 
     def points(self) -> list[dict[str, Any]]:
         """List the values of each run, by dotted key; those that Optuna chooses are missing."""
+        runs = math.prod(map(len, self.grid.values())) * (self.search.count if self.search else 1)
+        if runs > _MOST_RUNS:
+            raise ValueError(f"The grid has {runs:,} runs, more than {_MOST_RUNS:,}; divide it.")
         product = itertools.product(*self.grid.values())
         trials = [{}] if self.search is None else self.search.listed()
         grid = [dict(zip(self.grid, values, strict=True)) for values in product]

@@ -57,6 +57,13 @@ class Search:
     tasks: int | None = None  # trials learn only the first tasks; the pick then learns all
     prune_after: int = 5  # Optuna stops hopeless trials once so many have ended
 
+    @property
+    def count(self) -> int:
+        """The number of trials that `listed` lists."""
+        if self.kind == "grid":
+            return math.prod(len(parameter.values) for parameter in self.parameters.values())
+        return self.trials if self.kind == "random" else 1
+
     def listed(self) -> list[dict[str, Any]]:
         """The values of each trial; Optuna chooses them later, so its list has one without any."""
         if self.kind == "grid":

@@ -118,6 +118,12 @@ def test_wrong_options_are_refused() -> None:
             dataclasses.replace(PackOptions(), **options)
 
 
+def test_processes_that_nobody_means_are_refused(photos: Path) -> None:
+    for workers in (-1, 10**6):
+        with pytest.raises(ValueError, match=f"0 to 1024, not {workers}"):
+            packed(photos, workers=workers)
+
+
 def test_imagenet_and_its_subsets_are_taken_from_a_packed_file(tmp_path: Path) -> None:
     for part in ("train", "val"):
         for i in range(3):

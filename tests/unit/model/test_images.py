@@ -6,7 +6,13 @@ from PIL import Image
 
 from densekd.data.dataset import PixelImages
 from densekd.model import images as images_module
-from densekd.model.images import UpdateImages, find_update_images, median_size, read_update_images
+from densekd.model.images import (
+    UpdateImages,
+    divide,
+    find_update_images,
+    median_size,
+    read_update_images,
+)
 
 from support.photos import fill, picture
 
@@ -121,3 +127,8 @@ def test_images_that_exceed_the_memory_are_refused(tmp_path: Path) -> None:
     found = find_update_images(source, (), "refuse", needs_new=True)
     with pytest.raises(ValueError, match=r"take .* GB, too much .*; choose a smaller --image-size"):
         read_update_images(source, found, 10**6, (), 0)
+
+
+def test_nothing_is_divided_into_nothing() -> None:
+    train, test = divide([], [], 0)
+    assert (train.dtype, len(train), len(test)) == (torch.bool, 0, 0)

@@ -153,6 +153,11 @@ def test_a_grid_must_have_points(tmp_path: Path) -> None:
         read_experiment(tmp_path / "none.toml")
 
 
+def test_a_grid_that_nobody_means(tmp_path: Path) -> None:
+    text = FULL.replace("seed = [1, 2]", f"seed = {[*range(5000)]}")
+    assert "20,000 runs" in refused(tmp_path, text)
+
+
 def test_sections_and_dotted_keys_are_the_same() -> None:
     tree = {"seed": 1, "method": {"name": "gkd", "options": {"draws": 2}}}
     dotted = {"seed": 1, "method.name": "gkd", "method.options.draws": 2}

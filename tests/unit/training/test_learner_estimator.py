@@ -362,3 +362,9 @@ def test_what_was_measured_and_set_is_there_again(tmp_path: Path) -> None:
 def test_no_epochs() -> None:
     with pytest.raises(ValueError, match=r"epochs must be a whole number from 1 to .*, not 0"):
         Learner("resnet8", epochs=0)
+
+
+def test_images_of_another_size_than_before() -> None:
+    each = colourful(learner())
+    with pytest.raises(ValueError, match="different sizes"):
+        each.partial_fit(np.zeros((4, 1, 1, 3), np.uint8), ["x", "y", "x", "y"])
