@@ -246,6 +246,8 @@ def _skipped(tree: Mapping[str, Any], grid: Mapping[str, Any]) -> Iterator[Mappi
 def _axis(key: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list) or not values:
         raise ValueError(f"grid.{key} must be a list of values, not {values!r}.")
+    if len(values) > _MOST_RUNS:
+        raise ValueError(f"grid.{key} has {len(values):,} values, more than {_MOST_RUNS:,}.")
     return distinct(values)
 
 

@@ -154,8 +154,10 @@ def test_a_grid_must_have_points(tmp_path: Path) -> None:
 
 
 def test_a_grid_that_nobody_means(tmp_path: Path) -> None:
-    text = FULL.replace("seed = [1, 2]", f"seed = {[*range(5000)]}")
-    assert "20,000 runs" in refused(tmp_path, text)
+    text = FULL.replace("seed = [1, 2]", f"seed = {[*range(2501)]}")
+    assert "10,004 runs" in refused(tmp_path, text)
+    text = FULL.replace("seed = [1, 2]", f"seed = {[1] * 10_001}")
+    assert "10,001 values" in refused(tmp_path, text)
 
 
 def test_sections_and_dotted_keys_are_the_same() -> None:
