@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import densekd
+from densekd.allocator import keep_freed_memory
 from densekd.checks import first_line
 from densekd.cli import (
     check,
@@ -46,6 +47,7 @@ class _OneLineErrors(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        keep_freed_memory()  # before a thread has memory of its own
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of the output is gone; typer handles that

@@ -12,7 +12,8 @@ from densekd.data.decode import UnreadableImage, image_endings
 from densekd.model.model import Model, Prediction
 from densekd.model.parallel import map_batches
 
-_BATCH = 64
+# As a backbone computes at once; with more, threads wait for the last one at the end.
+_BATCH = 16
 
 
 class FilePrediction(NamedTuple):
