@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from densekd.data.decode import UnreadableImage
+from densekd.model.backbone import BATCH
 from densekd.model.model import Model, undo
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import Pointer, write_pointer
 from densekd.model.teach import teach_model
-from densekd.serve import batching
 from densekd.serve.batching import BatchPredictor, CurrentModel, StepPrediction, UnavailableModel
 
 from support.photos import fill, picture
@@ -99,8 +99,8 @@ def test_what_waits_is_predicted_together(
     assert cancelled.cancel()
     go_on.set()
     assert len({answer.result(600).step for answer in answers}) == 1
-    assert sizes[: cores + 1] == [1] * cores + [batching._BATCH]
-    assert max(sizes) == batching._BATCH
+    assert sizes[: cores + 1] == [1] * cores + [BATCH]
+    assert max(sizes) == BATCH
     assert sum(sizes) == len(answers)
 
 
