@@ -234,7 +234,7 @@ def test_wrong_test_images_of_a_trained_model(trained: Path) -> None:
     del state.tensors["pixels"]
     save_state(path, state)
     result = call("export", trained, "--to", "torch")
-    assert (result.exit_code, "isn't a state of a model" in result.stderr) == (2, True)
+    assert (result.exit_code, "isn't what was saved" in result.stderr) == (2, True)
 
 
 def test_settings_that_are_a_pipe(trained: Path, place: Path) -> None:
