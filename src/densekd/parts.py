@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import errno
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -213,4 +214,5 @@ def _in_words(part: str, place: _Place | None, error: BaseException) -> OwnPartE
 
 
 def _path(file: str) -> Path:
-    return Path(file).expanduser().resolve()
+    # Not Path.resolve, which raises another error for a link to itself.
+    return Path(os.path.realpath(Path(file).expanduser()))

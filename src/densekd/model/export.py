@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,7 +87,8 @@ def _verified(
     """The content of a file that was checked, on how many images, and the largest difference."""
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")
-    if file.resolve().is_relative_to(model.folder.resolve()):
+    # Not Path.resolve, which raises another error for a link to itself.
+    if Path(os.path.realpath(file)).is_relative_to(os.path.realpath(model.folder)):
         raise ValueError(f"{file} is in the model's own folder; name a file elsewhere.")
     pixels = model.stored_images()
     if not len(pixels):
