@@ -89,7 +89,7 @@ def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
     loop = tmp_path / "loop.py"
     loop.symlink_to(loop)
     with pytest.raises(parts.OwnPartError, match=r"loop\.py can't be read \(Too many levels"):
-        parts.find(f"{loop}:anything")
+        parts.load_files([f"{loop}:anything"])
 
 
 def test_an_error_in_a_function_names_file_and_line(mine: Write) -> None:
