@@ -13,9 +13,9 @@ def keep_freed_memory() -> None:
     """Keep freed memory for the next tensors, instead of giving it back to the system each time.
 
     By default, glibc asks the system for every large tensor anew, whose pages are then filled with
-    zeros: a third of the time of a forward pass, and part of that of reading large images. The
-    memory of threads of their own is given back whatever is set, so they share that of the first.
-    Other C libraries are left alone.
+    zeros: a third of the time of a forward pass, and part of that of reading large images. Pools
+    of memory of single threads are given back all the same, so all threads use the main one. Other
+    C libraries are left alone.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

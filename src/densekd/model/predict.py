@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from densekd.data.decode import UnreadableImage, image_endings
+from densekd.model.backbone import BATCH
 from densekd.model.model import Model, Prediction
 from densekd.model.parallel import map_batches
-
-# As a backbone computes at once; with more, threads wait for the last one at the end.
-_BATCH = 16
 
 
 class FilePrediction(NamedTuple):
@@ -27,7 +25,8 @@ class FilePrediction(NamedTuple):
 def predict_files(model: Model, files: Sequence[Path], top: int = 1) -> Generator[FilePrediction]:
     """The ``top`` likeliest classes of each file, in the order of the files."""
     model.prepare()
-    return map_batches(lambda batch: _predict_batch(model, batch, top), files, _BATCH)
+    # In larger batches, threads would wait for the last one at the end.
+    return map_batches(lambda batch: _predict_batch(model, batch, top), files, BATCH)
 
 
 def image_files(folder: Path) -> list[Path]:
