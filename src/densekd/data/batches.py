@@ -22,6 +22,10 @@ from densekd.seeds import Seeds
 _Item = TypeVar("_Item")
 
 _IMAGES_A_WORKER = 512
+_PREFETCHED = 2  # batches that a worker makes ahead
+# A batch stays in a worker's memory while it makes others ahead, one is used and one is on its way
+# to the device.
+_BUFFERS = _PREFETCHED + 2
 
 
 class Blend(NamedTuple):
@@ -204,10 +208,11 @@ class _Reader:
             self._plan = _Plan()
             self._epochs_begun = 0
             self._loader = DataLoader(
-                CropDataset(images),
+                CropDataset(images, _BUFFERS),
                 batch_sampler=self._plan,
                 collate_fn=_whole,
                 num_workers=count,
+                prefetch_factor=_PREFETCHED if count else None,
                 persistent_workers=count > 0,  # not restarted for every epoch
                 pin_memory=self.device.type == "cuda",
             )
@@ -251,7 +256,9 @@ class _Reader:
         self._epochs_begun += 1
         turn = self._epochs_begun
         for part, pixels in zip(parts, _without_trace(self._loader), strict=True):
-            yield pixels.to(self.device, non_blocking=True), self.labels[part.to(self.device)]
+            # Pinned memory is a copy; other memory is used again, so the transfer must not lag.
+            lags = self.device.type == "cuda"
+            yield pixels.to(self.device, non_blocking=lags), self.labels[part.to(self.device)]
             if self._epochs_begun != turn:
                 # The workers are shared: the next images would be those of the other epoch.
                 raise RuntimeError("Another epoch of these Batches began before this one ended.")

@@ -1,6 +1,7 @@
 """Crops of images in files: the test crop, or a training crop of a random area of the image."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -44,11 +45,15 @@ class CropDataset(data.Dataset[Tensor]):
 
     The key of an item is its index and a seed. The seed draws the training crop of each image by
     itself, so results don't depend on the workers. Without a seed the item is the test crop.
+
+    With ``buffers``, a worker makes its batches in so many pieces of shared memory in turn: a batch
+    is overwritten when the worker has made that many more.
     """
 
-    def __init__(self, images: Images) -> None:
+    def __init__(self, images: Images, buffers: int = 0) -> None:
         self.images = images
         self.shape = image_shape(images)
+        self._buffers = deque[Tensor](maxlen=buffers)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -58,13 +63,26 @@ class CropDataset(data.Dataset[Tensor]):
 
     def __getitems__(self, items: Sequence[tuple[int, int | None]]) -> Tensor:
         """The crops of a batch, uint8 ``[B, 3, H, W]``, in memory with colours last."""
-        batch = torch.empty(len(items), *self.shape, 3, dtype=torch.uint8)
+        batch = self._memory(len(items))
         with muted:
             for start in range(0, len(items), _AT_ONCE):
                 some = slice(start, start + _AT_ONCE)
                 for row, crop in zip(batch[some], self._crops(items[some]), strict=True):
                     row.copy_(crop.permute(1, 2, 0))
         return batch.permute(0, 3, 1, 2)
+
+    def _memory(self, count: int) -> Tensor:
+        """Memory for a batch, uint8 ``[count, H, W, 3]``."""
+        if not self._buffers.maxlen or data.get_worker_info() is None:
+            return torch.empty(count, *self.shape, 3, dtype=torch.uint8)
+        # Shared memory that is new for each batch takes a quarter of a worker's time, since the
+        # system clears every page of it.
+        full = len(self._buffers) == self._buffers.maxlen
+        buffer = self._buffers.popleft() if full else None
+        if buffer is None or len(buffer) < count:
+            buffer = torch.zeros(count, *self.shape, 3, dtype=torch.uint8).share_memory_()
+        self._buffers.append(buffer)
+        return buffer[:count]
 
     def _crops(self, items: Sequence[tuple[int, int | None]]) -> Iterator[Tensor]:
         """Yield the crops of a few images, whose files are all read first."""

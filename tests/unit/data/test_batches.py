@@ -1,5 +1,6 @@
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -18,11 +19,13 @@ from densekd.data.batches import (
     Blend,
     Mixup,
     RankShare,
+    _Reader,
     default_workers,
     in_order,
     one_ahead,
     pairs,
 )
+from densekd.data.crops import CropDataset
 from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.decode import UnreadableImage, decode_all
 from densekd.seeds import Seeds
@@ -225,6 +228,19 @@ def test_files_give_the_same_batches_with_any_number_of_workers(files: Split, wo
     assert all(torch.equal(a, b.images) for a, b in zip(joined, epoch, strict=True))
     plain = [batch.images for batch in in_order(files, 5, RESIZED, workers=workers)]
     assert all(torch.equal(a, b.images) for a, b in zip(plain, in_order(files, 5, RESIZED)))  # noqa: B905
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_batch_of_a_worker_lasts_while_it_is_used(files: Split, workers: int) -> None:
+    many = Split(files.images.take(torch.arange(12).repeat(6)), torch.arange(72))
+    reader = _Reader(many, RESIZED, workers)
+    for sizes in ([4] * 18, [2] * 36, [12] * 6):  # later batches fit into earlier memory, or don't
+        parts = list(torch.arange(72).split(sizes))
+        expected = CropDataset(many.images)
+        for part, (pixels, _) in zip(parts, one_ahead(reader._loaded(parts, 3)), strict=True):
+            time.sleep(0.02)  # the workers go ahead as far as they may
+            assert torch.equal(pixels, expected.__getitems__([(i, 3) for i in part.tolist()]))
 
 
 def test_two_epochs_of_the_same_files_can_be_read_in_turn_but_not_at_once(files: Split) -> None:
