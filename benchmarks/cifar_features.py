@@ -13,7 +13,7 @@ from photo_features import Photos, compute_features, crops_of
 
 from densekd.data.cifar import load_cifar
 from densekd.data.dataset import Split
-from densekd.model.backbone import FrozenBackbone, pretrained_backbone
+from densekd.model.frozen.backbone import FrozenBackbone, pretrained_backbone
 from densekd.training.checkpoint import State, load_state, save_state
 
 PARTS = 50  # of a split; each is saved when it is done

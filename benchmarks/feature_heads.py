@@ -16,7 +16,7 @@ from photo_features import Photos, join, print_table, run_studies
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from densekd.model.head import fit_head
+from densekd.model.frozen.head import fit_head
 
 Logits = Callable[[Tensor], Tensor]
 Fit = Callable[[Photos], Logits]

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from densekd.data.cifar import load_cifar
 from densekd.data.dataset import PixelImages
-from densekd.model import finetune as finetuning
-from densekd.model.finetune import FinetuneOptions
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen import finetune as finetuning
+from densekd.model.frozen.finetune import FinetuneOptions
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach_model
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from densekd.model.backbone import BATCH
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.backbone import BATCH
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.parallel import map_batches
 from densekd.model.predict import image_files
 

@@ -20,8 +20,8 @@ from densekd.data.decode import centre_crop, open_rgb
 from densekd.data.digits_npz import load_digits
 from densekd.data.folder import ClassFiles, find_images
 from densekd.data.stratify import first_of_each
-from densekd.model.backbone import FrozenBackbone, pretrained_backbone
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.backbone import FrozenBackbone, pretrained_backbone
+from densekd.model.frozen.model import FrozenModel
 
 SIZE, BATCH = 224, 64
 CIFAR_TRAIN, CIFAR_TEST, NOISE = 40, 10, 100  # images of each class or kind

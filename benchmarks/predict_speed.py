@@ -25,14 +25,14 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from densekd.model.backbone import BATCH
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.backbone import BATCH
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.parallel import map_batches
 from densekd.model.predict import image_files, predict_files
 from densekd.model.teach import teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 
 CLASSES, SIZE, IN_MEMORY = 10, 32, 64
 

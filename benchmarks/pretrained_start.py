@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from densekd import DenseOptions, Learner, Scenario, Schedules, Settings, make_method, metrics
 from densekd.data.augment import Augment
 from densekd.data.dataset import Dataset, PixelImages, Split, join_splits
-from densekd.model.head import fit_head
+from densekd.model.frozen.head import fit_head
 from densekd.nn.network import Features
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate

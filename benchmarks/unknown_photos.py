@@ -17,7 +17,7 @@ from photo_features import Photos, print_table, run_studies
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.model.unknown import REFUSED, cross_scores, fit_unknown
+from densekd.model.frozen.unknown import REFUSED, cross_scores, fit_unknown
 
 Scores = dict[str, Tensor]  # by name, [n]; high for known photos
 Score = Callable[[Tensor], Scores]

@@ -23,7 +23,7 @@ MODULES = (
         f"densekd.model.{name}"
         for name in ("check", "edit", "erase", "export", "finetune", "frozen_request")
     ),
-    *("densekd.model.predict", "densekd.model.trained_request", "densekd.reports.write"),
+    *("densekd.model.predict", "densekd.model.trained.request", "densekd.reports.write"),
     *("densekd.display.learn_progress", "densekd.display.sweep_progress", "densekd.runs.loaded"),
 )
 RUN = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageOps
 
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files
 from densekd.model.teach import teach_model

@@ -33,7 +33,7 @@ from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.quantise import PoorInt8
 from densekd.model.teach import teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 from densekd.nn.network import Features
 
 from support.photos import fill, picture

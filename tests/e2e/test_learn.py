@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from densekd.cli import app
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import class_order
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 
 from support.photos import fill, picture
 

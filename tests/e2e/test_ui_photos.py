@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach_model

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from densekd.model.erase import erase
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.erase import erase
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach_model

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from densekd.model.finetune import FinetuneOptions, finetune_model
-from densekd.model.finetune_training import Stages
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.finetune import FinetuneOptions, finetune_model
+from densekd.model.frozen.finetune_training import Stages
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import history
 from densekd.model.options import TeachOptions
 from densekd.model.request import TeachObserver
@@ -109,7 +109,7 @@ def finetune_until(model: Path, moment: int, reached: Any) -> None:
 @pytest.mark.slow
 def test_real_kills(first: Path, tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["densekd.model.finetune", "pytest", "transformers"])
+    context.set_forkserver_preload(["densekd.model.frozen.finetune", "pytest", "transformers"])
     model = Path(shutil.copytree(first, tmp_path / "undisturbed"))
     assert finetune_model(model, FinetuneOptions("all", EPOCHS)).kept
     after = weights(model)

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model, Prediction, history
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
 from densekd.model.teach import teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 from support.kills import copied_before_each_change

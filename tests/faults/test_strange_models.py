@@ -18,8 +18,8 @@ from typer.testing import CliRunner, Result
 
 from densekd.cli import app
 from densekd.files import read_sealed_json, write_sealed_json
+from densekd.model.frozen.photos import load_photos
 from densekd.model.options import TeachOptions
-from densekd.model.photos import load_photos
 from densekd.model.teach import teach_model
 from densekd.training.checkpoint import load_state, save_state
 

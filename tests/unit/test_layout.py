@@ -41,16 +41,16 @@ TESTED_ELSEWHERE = {
     "unit/losses/test_distill.py": {"losses/groups.py"},
     "unit/methods/test_registry.py": {"methods/paper.py"},
     "unit/model/test_model.py": {"model/predict.py"},
-    "unit/model/test_frozen.py": {
-        "model/frozen_request.py",
-        "model/frozen_update.py",
+    "unit/model/frozen/test_frozen_model.py": {
+        "model/frozen/request.py",
+        "model/frozen/update.py",
         "model/options.py",
     },
     "unit/model/test_teach.py": {
         "model/request.py",
         "model/store.py",
-        "model/trained.py",
-        "model/trained_request.py",
+        "model/trained/model.py",
+        "model/trained/request.py",
     },
     "unit/reports/test_figures.py": {"reports/charts.py"},
     "unit/reports/test_runs.py": {"reports/groups.py"},

@@ -35,8 +35,8 @@ def forget_command(
     json: AsJson = False,
 ) -> None:
     """Make a step in which a model doesn't know some classes or photos."""
-    from densekd.model.edit import forget
-    from densekd.model.erase import erase
+    from densekd.model.frozen.edit import forget
+    from densekd.model.frozen.erase import erase
 
     if everywhere and not yes:
         names = output.name_list([*(classes or []), *map(str, photo or [])])
@@ -56,7 +56,7 @@ def rename_command(
     json: AsJson = False,
 ) -> None:
     """Make a step in which a class has another name."""
-    from densekd.model.edit import rename_class
+    from densekd.model.frozen.edit import rename_class
 
     _show(rename_class(model, old, new), model, json)
 
@@ -69,7 +69,7 @@ def merge_command(
     json: AsJson = False,
 ) -> None:
     """Make a step in which the photos of a class are photos of another."""
-    from densekd.model.edit import merge_classes
+    from densekd.model.frozen.edit import merge_classes
 
     _show(merge_classes(model, name, into), model, json)
 

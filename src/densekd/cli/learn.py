@@ -14,7 +14,7 @@ from densekd.cli.signals import resumable
 from densekd.display import output
 
 if TYPE_CHECKING:
-    from densekd.model.finetune import Finetuned, FinetuneOptions
+    from densekd.model.frozen.finetune import Finetuned, FinetuneOptions
     from densekd.model.options import TeachOptions
     from densekd.model.request import Plan
     from densekd.model.store import Update
@@ -88,7 +88,7 @@ class LearnOptions:
         """How to fine-tune; None if that wasn't asked for."""
         if not (self.finetune or self.finetune_all):
             return None
-        from densekd.model.finetune import FinetuneOptions
+        from densekd.model.frozen.finetune import FinetuneOptions
 
         return FinetuneOptions("all" if self.finetune_all else "last", budget=self.budget)
 
@@ -160,7 +160,7 @@ def _results(
     elif folder is not None:
         yield teach(model, folder, given, quiet=quiet)
     if finetuning is not None:
-        from densekd.model.finetune import finetune_model
+        from densekd.model.frozen.finetune import finetune_model
 
         with learn_display(quiet=quiet) as observer:
             yield finetune_model(model, finetuning, observer, began)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from densekd.files import DamagedFile
-from densekd.model.erase import read_erasure
+from densekd.model.frozen.erase import read_erasure
 from densekd.model.model import read_model
 from densekd.model.pointer import Pointer, read_pointer, step_numbers, step_path, why_damaged
 from densekd.model.store import Store

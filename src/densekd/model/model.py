@@ -203,11 +203,11 @@ def read_model(folder: Path, step: int, place: Path) -> Model:
     """Read the state of a step of either kind from ``place``, also before it is committed."""
     with sound_content(place):
         if load_facts(place / "state").get("kind") == FROZEN:
-            from densekd.model.frozen import FrozenModel
+            from densekd.model.frozen.model import FrozenModel
 
             return FrozenModel.read_from(folder, step, place)
         # Imported only here, because the engine for training takes seconds to import.
-        from densekd.model.trained import TrainedModel
+        from densekd.model.trained.model import TrainedModel
 
         return TrainedModel.read_from(folder, step, place)
 

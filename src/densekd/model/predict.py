@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.decode import UnreadableImage, image_endings
-from densekd.model.backbone import BATCH
+from densekd.model.frozen.backbone import BATCH
 from densekd.model.model import Model, Prediction
 from densekd.model.parallel import map_batches
 

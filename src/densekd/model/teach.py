@@ -62,10 +62,10 @@ def _kind(folder: Path, options: TeachOptions) -> type[UpdateRequest]:
     else:
         frozen = store.facts(pointer.step).get("kind") == FROZEN
     if frozen:
-        from densekd.model.frozen_request import FrozenRequest
+        from densekd.model.frozen.request import FrozenRequest
 
         return FrozenRequest
     # Imported only here, because the engine for training takes seconds to import.
-    from densekd.model.trained_request import TrainedRequest
+    from densekd.model.trained.request import TrainedRequest
 
     return TrainedRequest

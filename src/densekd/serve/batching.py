@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from densekd.data.decode import UnreadableImage, width_and_height
-from densekd.model.backbone import BATCH
+from densekd.model.frozen.backbone import BATCH
+from densekd.model.frozen.unknown import REFUSED
 from densekd.model.model import Model, Prediction
 from densekd.model.store import Store
-from densekd.model.unknown import REFUSED
 
 _LONGEST = 65_535  # pixels, as in a JPEG: Pillow needs memory for each row, however short
 _LARGE = 16_000_000  # pixels: decoded one by one, since 64 million can need 1.4 GB

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from densekd.jobs.events import JobProgress
-from densekd.model.review import Confusion, Suspect
+from densekd.model.frozen.review import Confusion, Suspect
 from densekd.model.store import ClassChange, HistoryEntry, Update
 from densekd.ui.predictor import PhotoPrediction
 from densekd.ui.reviewer import image_id

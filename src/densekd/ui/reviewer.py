@@ -3,7 +3,7 @@
 from hashlib import sha256
 from pathlib import Path
 
-from densekd.model.review import Confusion, Suspect, find_confusions, find_suspects
+from densekd.model.frozen.review import Confusion, Suspect, find_confusions, find_suspects
 from densekd.ui.follower import ModelFollower
 
 _MAX_SUSPECTS = 12

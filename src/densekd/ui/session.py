@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.model.corrections import Correction, correct_photos
+from densekd.model.frozen.corrections import Correction, correct_photos
 from densekd.model.model import history
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import step_numbers

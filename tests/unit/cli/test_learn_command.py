@@ -4,7 +4,7 @@ from pathlib import Path
 from rich.console import Console
 
 from densekd.cli.learn import show_finetuned, show_update
-from densekd.model.finetune import Finetuned
+from densekd.model.frozen.finetune import Finetuned
 from densekd.model.store import Accuracy, ClassChange, Update
 
 

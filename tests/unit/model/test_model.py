@@ -13,7 +13,7 @@ from densekd.model.model import history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
 from densekd.model.teach import teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 
 from support.photos import TINY, fill, picture
 

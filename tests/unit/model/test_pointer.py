@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from densekd.model.edit import rename_class
-from densekd.model.erase import erase
+from densekd.model.frozen.edit import rename_class
+from densekd.model.frozen.erase import erase
 from densekd.model.model import Model, history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import Pointer, read_pointer
 from densekd.model.store import Store
 from densekd.model.teach import teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 
 from support.photos import TINY, fill, picture
 

@@ -15,7 +15,7 @@ from densekd.model.model import history
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
 from densekd.model.teach import preview, teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 from support.photos import TINY, fill, picture

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from densekd.data.decode import UnreadableImage
-from densekd.model.backbone import BATCH
+from densekd.model.frozen.backbone import BATCH
 from densekd.model.model import Model, undo
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import Pointer, write_pointer

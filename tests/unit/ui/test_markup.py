@@ -3,8 +3,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from densekd.jobs.events import JobProgress
+from densekd.model.frozen.review import Confusion, Suspect
 from densekd.model.model import Guess, Prediction
-from densekd.model.review import Confusion, Suspect
 from densekd.model.store import Accuracy, ClassChange, Edit, HistoryEntry, Update
 from densekd.ui import markup
 from densekd.ui.predictor import PhotoPrediction

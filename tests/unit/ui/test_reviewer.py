@@ -1,7 +1,7 @@
 from pathlib import Path
 
+from densekd.model.frozen.review import find_confusions
 from densekd.model.model import Model
-from densekd.model.review import find_confusions
 from densekd.model.teach import teach_model
 from densekd.ui.reviewer import Reviewer, image_id
 

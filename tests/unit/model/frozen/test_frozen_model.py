@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver
 from densekd.model.teach import preview, teach_model
-from densekd.model.trained import TrainedModel
+from densekd.model.trained.model import TrainedModel
 from densekd.training.callbacks import Stopped
 
 from support.photos import TINY, fill, picture

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from densekd.model.finetune import FinetuneOptions, finetune_model, learned_task_sizes
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.finetune import FinetuneOptions, finetune_model, learned_task_sizes
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver

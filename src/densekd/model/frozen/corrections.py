@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from densekd.model.frozen import FrozenModel
-from densekd.model.frozen_update import FrozenUpdate
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.update import FrozenUpdate
 from densekd.model.store import Edit, Store, Update
 
 

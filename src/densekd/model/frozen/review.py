@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from densekd.data.dataset import PixelImages
-from densekd.model.frozen import FrozenModel
-from densekd.model.head import fit_head
+from densekd.model.frozen.head import fit_head
+from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model
 from densekd.seeds import Seeds
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.review import find_confusions, find_suspects
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
-from densekd.model.review import find_confusions, find_suspects
 from densekd.model.teach import teach_model
 
 from support.photos import TINY, fill, picture

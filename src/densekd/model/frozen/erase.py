@@ -18,10 +18,16 @@ from torch import Tensor
 from densekd.data.folder import quote_names
 from densekd.files import DamagedFile, read_sealed_json, sync_folder, write_sealed_json
 from densekd.model.calibration import class_changes
-from densekd.model.edit import EditedClasses, commit_edit, editable_store, file_hash, match_hashes
-from densekd.model.frozen import FrozenModel, write_frozen_state
-from densekd.model.frozen_update import FittedState, fit_state, new_ranks
-from densekd.model.photos import Photos, join_photos, load_photos
+from densekd.model.frozen.edit import (
+    EditedClasses,
+    commit_edit,
+    editable_store,
+    file_hash,
+    match_hashes,
+)
+from densekd.model.frozen.model import FrozenModel, write_frozen_state
+from densekd.model.frozen.photos import Photos, join_photos, load_photos
+from densekd.model.frozen.update import FittedState, fit_state, new_ranks
 from densekd.model.pointer import step_numbers
 from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
 from densekd.training.checkpoint import State, load_state, remove_unused, save_state

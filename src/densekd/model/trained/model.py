@@ -16,8 +16,8 @@ from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import DamagedFile, read_regular_file, write_atomically
 from densekd.model.model import Model, ModelOutputs
-from densekd.model.settings import LARGEST_IMAGE, MOST_CLASSES
 from densekd.model.store import Store
+from densekd.model.trained.settings import LARGEST_IMAGE, MOST_CLASSES
 from densekd.nn.registry import is_pretrained, make_backbone
 from densekd.nn.transformers_backbone import only_local_files
 from densekd.runs.build import make_engine, make_learner

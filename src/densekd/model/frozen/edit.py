@@ -13,9 +13,9 @@ from torch import Tensor
 
 from densekd.data.folder import quote_names
 from densekd.files import read_regular_file
-from densekd.model.frozen import FrozenModel
-from densekd.model.frozen_update import FrozenUpdate, new_ranks
-from densekd.model.photos import Photos
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.photos import Photos
+from densekd.model.frozen.update import FrozenUpdate, new_ranks
 from densekd.model.store import FROZEN, Edit, Store, Update
 
 _MOST_BYTES = 1 << 30  # of a photo

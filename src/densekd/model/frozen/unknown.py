@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from densekd.model.copies import first_copies
-from densekd.model.head import fit_head
+from densekd.model.frozen.copies import first_copies
+from densekd.model.frozen.head import fit_head
 
 # The share of photos of known classes that may be called unknown.
 REFUSED = 0.05

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.model.head import fit_head
-from densekd.model.unknown import UnknownRule, cross_scores, fit_unknown
+from densekd.model.frozen.head import fit_head
+from densekd.model.frozen.unknown import UnknownRule, cross_scores, fit_unknown
 
 
 def around(means: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -23,8 +23,8 @@ from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Task
 from densekd.data.stratify import held_out
 from densekd.files import read_sealed_json, write_sealed_json
-from densekd.model.backbone import BATCH, FrozenBackbone
-from densekd.model.finetune_training import (
+from densekd.model.frozen.backbone import BATCH, FrozenBackbone
+from densekd.model.frozen.finetune_training import (
     FINETUNING,
     EarlyStop,
     Stages,
@@ -32,16 +32,16 @@ from densekd.model.finetune_training import (
     finetuning_method,
     join_head,
 )
-from densekd.model.frozen import FrozenModel
-from densekd.model.frozen_update import FrozenUpdate
-from densekd.model.head import fit_head
+from densekd.model.frozen.head import fit_head
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.photos import Photos
+from densekd.model.frozen.update import FrozenUpdate
 from densekd.model.model import Model
 from densekd.model.options import check_budget
 from densekd.model.parallel import map_batches
-from densekd.model.photos import Photos
 from densekd.model.request import Plan, TeachObserver
-from densekd.model.settings import seconds_per_epoch
 from densekd.model.store import FROZEN, Edit, Store, Update, update_from_json
+from densekd.model.trained.settings import seconds_per_epoch
 from densekd.nn.network import Network
 from densekd.training.callbacks import Callback, Stopped, stoppable
 from densekd.training.checkpoint import Checkpoints

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from densekd.model.backbone import pretrained_backbone
-from densekd.model.edit import file_hash, forget, merge_classes, rename_class
-from densekd.model.erase import erase
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.backbone import pretrained_backbone
+from densekd.model.frozen.edit import file_hash, forget, merge_classes, rename_class
+from densekd.model.frozen.erase import erase
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.photos import load_photos
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
-from densekd.model.photos import load_photos
 from densekd.model.request import TeachObserver
 from densekd.model.store import Store
 from densekd.model.teach import teach_model

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from densekd.model.backbone import FrozenBackbone, load_backbone, pretrained_backbone
+from densekd.model.frozen.backbone import FrozenBackbone, load_backbone, pretrained_backbone
 from densekd.training.checkpoint import DamagedCheckpoint, State, save_state
 
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from densekd.model.backbone import FrozenBackbone
 from densekd.model.calibration import calibrate, class_changes, split_accuracy
-from densekd.model.frozen import FittedHeads, FrozenModel, is_tested, write_frozen_state
-from densekd.model.head import LinearHead, few_threads, fit_head
-from densekd.model.photos import Photos, join_photos
+from densekd.model.frozen.backbone import FrozenBackbone
+from densekd.model.frozen.head import LinearHead, few_threads, fit_head
+from densekd.model.frozen.model import FittedHeads, FrozenModel, is_tested, write_frozen_state
+from densekd.model.frozen.photos import Photos, join_photos
+from densekd.model.frozen.unknown import cross_scores, fit_unknown
 from densekd.model.store import Edit, Store, Update
-from densekd.model.unknown import cross_scores, fit_unknown
 
 # Photos on which a saved state is compared with the one in memory.
 _VERIFIED = 2

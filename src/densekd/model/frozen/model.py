@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.decode import centre_crop, in_threads
-from densekd.model.backbone import FrozenBackbone, load_backbone
-from densekd.model.head import LinearHead
+from densekd.model.frozen.backbone import FrozenBackbone, load_backbone
+from densekd.model.frozen.head import LinearHead
+from densekd.model.frozen.photos import Photos, join_photos, load_photos, open_kept
+from densekd.model.frozen.unknown import REFUSED, UnknownRule
 from densekd.model.model import Model, ModelOutputs
-from densekd.model.photos import Photos, join_photos, load_photos, open_kept
 from densekd.model.store import FROZEN, Store
-from densekd.model.unknown import REFUSED, UnknownRule
 from densekd.training.checkpoint import (
     DamagedCheckpoint,
     State,

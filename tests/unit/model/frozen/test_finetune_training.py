@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from densekd.model.finetune_training import (
+from densekd.model.frozen.finetune_training import (
     EarlyStop,
     finetuning_method,
     join_head,
     stage_rates,
 )
-from densekd.model.head import LinearHead
+from densekd.model.frozen.head import LinearHead
 from densekd.nn.network import Features, Network
 from densekd.training.callbacks import Callback, TrainingProgress
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from densekd.model.copies import first_copies
+from densekd.model.frozen.copies import first_copies
 from densekd.model.minimise import lbfgs
 
 # Measured in docs/heads.md.

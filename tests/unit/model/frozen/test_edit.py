@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from densekd.model.edit import file_hash, forget, merge_classes, rename_class
-from densekd.model.frozen import FrozenModel, is_tested
+from densekd.model.frozen.edit import file_hash, forget, merge_classes, rename_class
+from densekd.model.frozen.model import FrozenModel, is_tested
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
 from densekd.model.store import Edit, Store

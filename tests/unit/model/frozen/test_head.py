@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.model.head import few_threads, fit_head
+from densekd.model.frozen.head import few_threads, fit_head
 
 
 def clusters(counts: list[int], spread: float = 0.05, width: int = 32) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from densekd.losses.distill import DenseDistillation
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
 from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Term
-from densekd.model.head import LinearHead
+from densekd.model.frozen.head import LinearHead
 from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Backbone, Features, Network
 from densekd.training.callbacks import Callback, TrainingProgress

@@ -2,7 +2,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.model.copies import first_copies
+from densekd.model.frozen.copies import first_copies
 
 
 def photos(count: int, seed: int = 0) -> Tensor:

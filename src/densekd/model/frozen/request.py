@@ -19,13 +19,13 @@ from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_r
 from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
 from densekd.data.memory import herding
 from densekd.files import read_sealed_json, write_sealed_json
-from densekd.model.backbone import BATCH, FrozenBackbone, pretrained_backbone
-from densekd.model.frozen import FrozenModel
-from densekd.model.frozen_update import FrozenUpdate
+from densekd.model.frozen.backbone import BATCH, FrozenBackbone, pretrained_backbone
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.photos import Photos, hash_rows, small_jpeg
+from densekd.model.frozen.update import FrozenUpdate
 from densekd.model.images import divide, find_update_images
 from densekd.model.options import TeachOptions
 from densekd.model.parallel import map_batches
-from densekd.model.photos import Photos, hash_rows, small_jpeg
 from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
 from densekd.model.store import FROZEN, Store, Update
 from densekd.training.callbacks import Stopped, stoppable

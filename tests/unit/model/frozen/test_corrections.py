@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from densekd.model.corrections import Correction, correct_photos
-from densekd.model.frozen import FrozenModel
+from densekd.model.frozen.corrections import Correction, correct_photos
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.review import find_suspects
 from densekd.model.model import history, undo
 from densekd.model.options import TeachOptions
-from densekd.model.review import find_suspects
 from densekd.model.teach import teach_model
 
 from support.photos import fill, picture

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from densekd.model.photos import Photos, hash_rows, join_photos, load_photos, small_jpeg
+from densekd.model.frozen.photos import Photos, hash_rows, join_photos, load_photos, small_jpeg
 from densekd.training.checkpoint import DamagedCheckpoint
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from densekd.config.schema import Config
 from densekd.model.options import TeachOptions
-from densekd.model.settings import (
+from densekd.model.trained.settings import (
     METHOD,
     update_settings,
     usual_epochs,

@@ -33,7 +33,9 @@ from densekd.model.images import (
 )
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
-from densekd.model.settings import (
+from densekd.model.store import Store, Update
+from densekd.model.trained.model import TrainedModel, on_this_computer, write_state
+from densekd.model.trained.settings import (
     Part,
     affordable_epochs,
     largest_size,
@@ -42,8 +44,6 @@ from densekd.model.settings import (
     with_epochs,
     with_schedule,
 )
-from densekd.model.store import Store, Update
-from densekd.model.trained import TrainedModel, on_this_computer, write_state
 from densekd.runs.build import Normalisation, make_engine, make_learner
 from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints
