@@ -36,7 +36,8 @@ class LearnOptions:
     ] = "refuse"
     epochs: Annotated[int | None, option("Epochs. Default: chosen by the number of images.")] = None
     budget: Annotated[
-        float | None, option("Choose epochs that fit into this time.", metavar="MINUTES")
+        float | None,
+        option("Learn from as many photos, or for as many epochs, as fit.", metavar="MINUTES"),
     ] = None
     image_size: Annotated[
         int | None,
