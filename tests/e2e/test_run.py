@@ -24,6 +24,7 @@ from densekd.data.digits_npz import load_digits
 from densekd.files import read_sealed_json
 from densekd.reports.events import read_losses
 from densekd.runs.epochs import read_epochs
+from densekd.runs.loggers import Axis, Logger
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config, run_folder
@@ -215,6 +216,41 @@ def test_a_base_is_trained_once(
     # The losses of the base are shown by both.
     assert losses(results[0]) == losses(results[1])
     assert len(losses(results[0])) == 2 * tasks
+
+
+class EpochsLogged(Logger):
+    """Keeps the numbers of the epochs that it gets."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def log(self, axis: Axis, step: int, numbers: Mapping[str, float]) -> None:
+        if axis == "epochs":
+            self.epochs.append(step)
+
+
+class AfterAnEpoch(Told):
+    """Stops in the second epoch."""
+
+    stops = False
+
+    def report(self, report: TrainingProgress) -> None:
+        self.stops = report.epoch > 0
+
+    def stop(self) -> bool:
+        return self.stops
+
+
+def test_loggers_get_all_epochs_of_a_base_that_another_run_began(tmp_path: Path) -> None:
+    base = {"training": {"base": {"epochs": 4}}, "scenario": {"base": 6, "steps": 1}}
+    with pytest.raises(Stopped):
+        run_config(short(**base), tmp_path, AfterAnEpoch())
+    logger = EpochsLogged()
+    other = short(**base, method={"name": "finetune"}, loggers=[logger])
+    result = run_config(other, tmp_path)
+    assert len(list((tmp_path / "bases").iterdir())) == 1
+    assert logger.epochs == [entry["step"] for entry in read_epochs(Path(result["folder"]))]
+    assert logger.epochs[:4] == [1, 2, 3, 4]
 
 
 def losses(result: Result) -> list[dict[str, Any]]:

@@ -108,6 +108,28 @@ def test_whatever_the_disk_kept_of_an_unfinished_file_is_no_harm(
     assert not list(tmp_path.glob(".packed.*"))
 
 
+@pytest.mark.parametrize(
+    "tail",
+    [bytes(120), (2**56).to_bytes(8, "little") * 10, b"\xff" * 120],
+    ids=["zeros", "huge", "ones"],
+)
+def test_a_journal_that_ends_in_nonsense_is_no_harm(
+    table: FolderTable, whole: bytes, tmp_path: Path, tail: bytes
+) -> None:
+    target = tmp_path / "packed"
+
+    def stop(done: int, total: int) -> None:
+        if done == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(table, target, OPTIONS, 0, stop)
+    with (tmp_path / ".packed.journal").open("ab") as journal:
+        journal.write(tail)
+    pack(table, target, OPTIONS, 0)
+    assert target.read_bytes() == whole
+
+
 def test_images_that_were_packed_are_not_encoded_again(
     table: FolderTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,9 +23,7 @@ _Item = TypeVar("_Item")
 
 _IMAGES_A_WORKER = 512
 _PREFETCHED = 2  # batches that a worker makes ahead
-# A batch stays in a worker's memory while it makes others ahead, one is used and one is on its way
-# to the device.
-_BUFFERS = _PREFETCHED + 2
+_BUFFERS = _PREFETCHED + 1  # these, and the one that is used
 
 
 class Blend(NamedTuple):

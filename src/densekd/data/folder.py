@@ -178,8 +178,13 @@ def check_images(
     return counts, [(table.files.where(i), reason) for i, reason in unreadable]
 
 
-def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise unless the counts by part and class have training images of every tested class."""
+def check_usable(
+    path: Path, images: Mapping[str, Mapping[str, int]], known: Collection[str] = ()
+) -> None:
+    """Raise unless the counts by part and class have training images of every tested class.
+
+    Classes that are ``known`` need none.
+    """
     learned = _with_images(part for name, part in images.items() if name in (TRAIN, WHOLE))
     tested = _with_images(part for name, part in images.items() if name not in (TRAIN, WHOLE))
     if not learned | tested:
@@ -187,10 +192,10 @@ def check_usable(path: Path, images: Mapping[str, Mapping[str, int]]) -> None:
             f"{path} has no readable image in its class folders; put images into "
             f"{path}/<class>/, or into {path}/train/<class>/ and {path}/val/<class>/."
         )
-    if tested - learned:
+    if untrained := tested - learned - {*known}:
         raise ValueError(
             f"{path} has test images but no training images of the class "
-            f"{min(tested - learned)!r}; add some, or remove the class."
+            f"{min(untrained)!r}; add some, or remove the class."
         )
 
 

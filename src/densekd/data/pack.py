@@ -26,7 +26,7 @@ from torch.utils import data
 
 from densekd.data.batches import default_workers
 from densekd.data.dataset import FileImages, OnProgress
-from densekd.data.decode import UnreadableImage, muted, open_rgb, reading
+from densekd.data.decode import UnreadableImage, content_of, muted, open_rgb, reading
 from densekd.data.file_lists import ends_of
 from densekd.data.folder import FolderTable, LeftOut
 from densekd.data.packed import DTYPES, FORMAT, HEADER_BYTES, TENSORS, PackedFile
@@ -77,7 +77,7 @@ def pack(
                 unfinished.add(image)
                 if on_progress is not None:
                     on_progress(number, len(table.files))
-            return unfinished.finish(table)
+            return unfinished.finish(table, options)
 
 
 def encode_image(file: Path, options: PackOptions) -> bytes:
@@ -90,13 +90,16 @@ def encode_image(file: Path, options: PackOptions) -> bytes:
         size, plain = image.size, image.format == "JPEG"
     if shorter is None or (plain and min(size) <= shorter):
         open_rgb(file)  # or raise
-        return file.read_bytes()
+        return content_of(file)
     image = open_rgb(file)
     shrink = min(1.0, shorter / min(image.size))
     width, height = (max(1, round(side * shrink)) for side in image.size)
     out = io.BytesIO()
     small = image.resize((width, height), Image.Resampling.BICUBIC)
-    small.save(out, "JPEG", quality=options.quality)
+    try:
+        small.save(out, "JPEG", quality=options.quality)
+    except OSError as error:
+        raise UnreadableImage(f"it can't become a JPEG of {width} x {height} pixels") from error
     return out.getvalue()
 
 
@@ -169,7 +172,7 @@ class _Unfinished:
         self._count(-1 if image is None else len(image), zlib.crc32(image or b""))
         self._journal.write(_RECORD.pack(self.lengths[-1], self.checksums[-1]))
 
-    def finish(self, table: FolderTable) -> list[LeftOut]:
+    def finish(self, table: FolderTable, options: PackOptions) -> list[LeftOut]:
         """Write index and header, and give the file its name."""
         lengths = np.array(self.lengths)
         readable = torch.from_numpy(lengths >= 0)
@@ -191,16 +194,21 @@ class _Unfinished:
         sync_folder(self.target.parent)
         self.journal.unlink()
         unreadable = (~readable).nonzero().flatten().tolist()
-        return [(table.paths[i], _why_unreadable(table.paths[i])) for i in unreadable]
+        return [(table.paths[i], _why_unreadable(table.paths[i], options)) for i in unreadable]
 
     def _take_over(self) -> None:
         """Count the images that a killed process has packed completely."""
+        left = self._part.seek(0, os.SEEK_END) - HEADER_BYTES
         self._part.seek(HEADER_BYTES)
         while len(record := self._journal.read(_RECORD.size)) == _RECORD.size:
             length, checksum = _RECORD.unpack(record)
-            image = self._part.read(max(length, 0))
-            if len(image) < length or length < -1 or zlib.crc32(image) != checksum:
+            # A lost page of the journal is full of zeros, and no image has zero bytes.
+            if length != -1 and not 0 < length <= left:
                 break
+            image = self._part.read(max(length, 0))
+            if zlib.crc32(image) != checksum:
+                break
+            left -= len(image)
             self._count(length, checksum)
 
     def _count(self, length: int, checksum: int) -> None:
@@ -261,9 +269,9 @@ def _check_same(target: Path, plan: str) -> None:
         )
 
 
-def _why_unreadable(file: Path) -> str:
+def _why_unreadable(file: Path, options: PackOptions) -> str:
     try:
-        open_rgb(file)
+        encode_image(file, options)
     except UnreadableImage as error:
         return str(error)
     return "it could not be read when it was packed"

@@ -63,7 +63,7 @@ class PackedFile(FileContents):
         try:
             names = json.loads(self._tensors["classes"].tobytes())
             self.classes, self.part_names = tuple(names["classes"]), tuple(names["parts"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _damaged(path, "its classes can't be read") from error
         self._check()
 
@@ -96,7 +96,7 @@ class PackedFile(FileContents):
         count, own = len(self.ends) - 1, self._tensors
         one_each = all(len(own[k]) == count for k in ("checksums", "labels", "parts"))
         rising = all(
-            len(ends) == count + 1
+            len(ends) == count + 1 > 0
             and ends[0] == 0
             and ends[-1] <= len(own[of])
             # Compared, not subtracted, since a difference of forged numbers may overflow.
@@ -104,7 +104,7 @@ class PackedFile(FileContents):
             for ends, of in ((self.ends, "images"), (own["name_ends"], "names"))
         )
         names = all(isinstance(n, str) for n in (*self.classes, *self.part_names))
-        if not (count >= 0 and one_each and rising and names) or (
+        if not (one_each and rising and names) or (
             count > 0
             and not (
                 0 <= own["labels"].min() <= own["labels"].max() < len(self.classes)
@@ -138,14 +138,15 @@ def packed_dataset(
         raise ValueError(f"image_size must be at least 1, not {size}.")
     table = divided(packed.table(), TEST_FRACTION, seed)
     if only is not None:
-        missing = [name for name in only if name not in packed.classes]
+        wanted, packed_names = {*only}, {*packed.classes}
+        missing = [name for name in only if name not in packed_names]
         if missing:
             raise ValueError(
                 f"{packed.path} has no images of the class {missing[0]!r}, and in all lacks "
                 f"{len(missing)} of the {len(only)} classes asked for."
             )
-        wanted = torch.tensor([name in set(only) for name in packed.classes])
-        table = table.take(wanted[table.labels])
+        chosen = torch.tensor([name in wanted for name in packed.classes])
+        table = table.take(chosen[table.labels])
     learned = table.counts().get("train", {})
     order = [name for name in (only or packed.classes) if learned.get(name)]
     return folder_dataset(f"packed:{packed.path}", FileImages(table.files, size), table, order)

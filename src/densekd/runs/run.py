@@ -253,17 +253,17 @@ class _Run:
         with shared.locked("base", self.observer) as folder:
             if shared.trained:
                 self.observer.shared_base(waiting=False)
-            learned = self.learner.learn(
-                task,
-                callback=self._observers(self.folder, folder),
-                checkpoints=Checkpoints(folder),
-            )
-            # Another run may have trained the first epochs, or all.
+            # Another run may have trained the first epochs, or all. Loggers get them first, since
+            # they take each epoch only once and in order.
             losses = folder / EPOCHS_FILE
             if self.engine.first and losses.exists():
                 write_atomically(self.folder / EPOCHS_FILE, losses.read_bytes())
             self.loggers.catch_up()
-            return learned
+            return self.learner.learn(
+                task,
+                callback=self._observers(self.folder, folder),
+                checkpoints=Checkpoints(folder),
+            )
 
     def _increment(self, task: Task) -> Learned:
         callback = self._observers(self.folder)

@@ -238,7 +238,7 @@ def test_a_batch_of_a_worker_lasts_while_it_is_used(files: Split, workers: int) 
     for sizes in ([4] * 18, [2] * 36, [12] * 6):  # later batches fit into earlier memory, or don't
         parts = list(torch.arange(72).split(sizes))
         expected = CropDataset(many.images)
-        for part, (pixels, _) in zip(parts, one_ahead(reader._loaded(parts, 3)), strict=True):
+        for part, (pixels, _) in zip(parts, reader._loaded(parts, 3), strict=True):
             time.sleep(0.02)  # the workers go ahead as far as they may
             assert torch.equal(pixels, expected.__getitems__([(i, 3) for i in part.tolist()]))
 

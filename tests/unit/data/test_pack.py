@@ -106,6 +106,13 @@ def test_unreadable_images_are_left_out_and_told(photos: Path) -> None:
     assert load_packed(target).train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
+def test_an_image_that_is_too_long_for_a_jpeg_is_left_out(photos: Path) -> None:
+    long = photos / "train/ant/long.png"
+    Image.new("RGB", (70_000, 2)).save(long)
+    left_out = pack(find_images(photos).table(), photos.parent / "all", PackOptions(), 0)
+    assert left_out == [(long, "it can't become a JPEG of 70000 x 2 pixels")]
+
+
 def test_two_processes_do_not_pack_into_one_file(photos: Path) -> None:
     lock, refused = FileLock(photos.parent / ".photos.packed.lock"), "Another process is packing"
     with lock, pytest.raises(ValueError, match=refused):

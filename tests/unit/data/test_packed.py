@@ -1,3 +1,4 @@
+import hashlib
 import pickle
 from pathlib import Path
 
@@ -8,8 +9,8 @@ from safetensors import safe_open
 
 from densekd.data.decode import UnreadableImage
 from densekd.data.folder import check_images, find_images
-from densekd.data.pack import PackOptions, pack
-from densekd.data.packed import HEADER_BYTES, PackedFile, load_packed, open_packed
+from densekd.data.pack import PackOptions, _header, pack
+from densekd.data.packed import HEADER_BYTES, TENSORS, PackedFile, load_packed, open_packed
 
 from support.class_folders import fill_folder
 
@@ -65,6 +66,22 @@ def test_a_changed_image_is_named_when_it_is_read_and_checked(target: Path, tmp_
     assert counts == {"all": {"cat": 2, "dog": 2}}
     assert name == Path("all/cat/001.jpg")
     assert "isn't what was packed" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("ends", b""), ("classes", b"[" * 100_000), ("name_ends", b"")]
+)
+def test_a_forged_index_is_told_in_one_sentence(
+    target: Path, tmp_path: Path, name: str, content: bytes
+) -> None:
+    packed = PackedFile(target)
+    parts = {key: packed._tensors[key].tobytes() for key in TENSORS} | {name: content}
+    index = b"".join(part for key, part in parts.items() if key != "images")
+    facts = {**packed.facts, "index_sha256": hashlib.sha256(index).hexdigest()}
+    header = _header({key: len(part) for key, part in parts.items()}, facts)
+    (tmp_path / "forged").write_bytes(header + b"".join(parts.values()))
+    with pytest.raises(ValueError, match=r"can't be used: .*densekd data pack"):
+        open_packed(tmp_path / "forged")
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -28,7 +28,7 @@ from densekd.model.frozen.edit import (
 from densekd.model.frozen.model import FrozenModel, write_frozen_state
 from densekd.model.frozen.photos import Photos, join_photos, load_photos
 from densekd.model.frozen.update import FittedState, fit_state, new_ranks
-from densekd.model.pointer import step_numbers
+from densekd.model.pointer import Pointer, step_numbers
 from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
 from densekd.training.checkpoint import State, load_state, remove_unused, save_state
 
@@ -64,7 +64,9 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
         if store.erasing.exists():
             unfinished = read_erasure(store.erasing)
             update = _carry_out(store, unfinished)
-            classes = [name for name in classes if name not in unfinished.names]
+            # A name of the unfinished erasure may be gone from some steps only.
+            left = {name for own in _taught(store).values() for name, _ in own}
+            classes = [n for n in classes if n in left or n not in unfinished.names]
             files = [file for file in files if file_hash(file) not in unfinished.hashes]
             if not classes and not files:
                 return update
@@ -96,6 +98,11 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget everywhere.")
     pointer, taught = store.existing(), _taught(store)
+    if pointer.step not in taught:
+        raise ValueError(
+            f"Photos of step {pointer.step} of {store.folder} are lost, so it can't be fitted "
+            "without others; go back to an earlier step with `densekd undo`, and erase then."
+        )
     every = set[tuple[str, bytes]]().union(*taught.values())
     known = {name: {h for each, h in every if each == name} for name in classes}
     hashes = {file_hash(file) for file in files}.union(*known.values())
@@ -114,10 +121,12 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
 
 
 def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
-    """For each step, the class and the hash of each photo that counts."""
+    """For each step whose photos are all there, the class and the hash of each that counts."""
     photos, found = _load_all_photos(store), {}
     for step in store.steps(store.existing()):
         facts, tensors = load_state(store.path(step) / "state")
+        if not photos.keys() >= {*facts["photos"]}:
+            continue
         rows = torch.cat([photos[s].hashes for s in facts["photos"]]).numpy()
         ranks = tensors["labels"].tolist()
         found[step] = {
@@ -131,11 +140,7 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
     if store.existing().steps == erasure.step:
         _commit_step(store, erasure)
     pointer = store.existing()
-    # Nothing can be erased from what is unfinished, set aside, or was never made a step.
-    for place in (store.folder / "pending", store.aside):
-        shutil.rmtree(place, ignore_errors=True)
-    for step in [n for n in step_numbers(store.folder) if n >= pointer.steps]:
-        shutil.rmtree(store.path(step))
+    _delete_what_is_no_step(store, pointer)
     photos = _load_all_photos(store)
     for step, part in photos.items():
         gone = match_hashes(part, erasure.hashes)
@@ -150,6 +155,15 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
     store.erasing.unlink()
     sync_folder(store.folder)
     return store.entry(erasure.step, pointer).update
+
+
+def _delete_what_is_no_step(store: Store, pointer: Pointer) -> None:
+    """Delete what is unfinished, set aside, or was never made a step: nothing is erased from it."""
+    for place in (store.folder / "pending", store.aside):
+        if place.exists():
+            shutil.rmtree(place)
+    for step in [n for n in step_numbers(store.folder) if n >= pointer.steps]:
+        shutil.rmtree(store.path(step))
 
 
 def _warn_if_finetuned(store: Store, step: int) -> None:
@@ -176,9 +190,16 @@ def _commit_step(store: Store, erasure: Erasure) -> None:
 def _rewrite_state(
     store: Store, step: int, photos: Mapping[int, Photos], names: Collection[str]
 ) -> None:
-    """Fit a state anew without the photos that were erased, and take the names out of it."""
+    """Fit a state anew without the photos that were erased, and take the names out of it.
+
+    If photos of it were lost, it is deleted: its heads may have learned from those erased.
+    """
     path, pointer = store.path(step) / "state", store.existing()
     facts, tensors = load_state(path)
+    if not photos.keys() >= {*facts["photos"]}:
+        path.with_suffix(".json").unlink()
+        logger.warning("Step %d is deleted: photos of it were lost, so it can't be refitted.", step)
+        return
     recorded = store.entry(step, pointer).update
     update = replace(recorded, edit=recorded.edit and _without_names(recorded.edit, names))
     own = join_photos([photos[s] for s in facts["photos"]])

@@ -190,7 +190,7 @@ class FrozenRequest(UpdateRequest):
             part: Counter(photo.name for photo in readable if photo.part == part)
             for part in {photo.part for photo in files}
         }
-        check_usable(self.source, counts)
+        check_usable(self.source, counts, self.known)
         learned = {photo.name for photo in readable if not photo.test}.union(self.known)
         # A class of which only photos to test on are left learns from these.
         files = [photo._replace(test=photo.test and photo.name in learned) for photo in readable]
@@ -267,9 +267,11 @@ def _first_of_each(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ..
     for photo in files:
         ranks.append(seen[photo.name])
         seen[photo.name] += 1
-    last = 0
-    while last < max(ranks) and sum(rank <= last + 1 for rank in ranks) <= most:
+    at_rank = Counter(ranks)
+    last, chosen = 0, at_rank[0]
+    while at_rank[last + 1] and chosen + at_rank[last + 1] <= most:
         last += 1
+        chosen += at_rank[last]
     return tuple(photo for photo, rank in zip(files, ranks, strict=True) if rank <= last)
 
 

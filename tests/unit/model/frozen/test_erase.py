@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -262,3 +263,50 @@ def test_until_it_is_finished_nothing_else_changes_the_model(model: Path, tmp_pa
     assert erase(model, ["green", "blue"]).step == 3
     assert Model.open(model).classes == ("red",)
     assert [entry.update.learned for entry in history(model)] == [("red",), (), (), ()]
+
+
+def test_a_class_of_which_an_unfinished_erasure_leaves_photos(model: Path) -> None:
+    gone, opened = traces(model, "green"), FrozenModel.open(model)
+    first = opened.photos.hashes[opened.labels == opened.classes.index("green")][0]
+    # As if the class had no other photo in some earlier step.
+    erasing = {"step": 2, "hashes": [first.numpy().tobytes().hex()], "names": ["green"]}
+    Store(model).erasing.write_text(json.dumps(erasing))
+    update = erase(model, ["green"])
+    assert left_in(model, gone) == []
+    assert str(update.edit) == "erased 7 photos"
+
+
+def test_what_cannot_be_deleted_keeps_an_erasure_unfinished(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = traces(model, "green")
+    shutil.copytree(model / "steps" / "001", model / "set-aside" / "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", _refused)
+        with pytest.raises(PermissionError):
+            erase(model, ["green"])
+    assert Store(model).erasing.exists()
+    erase(model, [])
+    assert left_in(model, gone) == []
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise PermissionError
+
+
+def test_a_step_whose_photos_are_lost(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = traces(model, "green")
+    for file in (model / "steps" / "001").glob("photos*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=r"Photos of step 1 .* are lost.*densekd undo"):
+        erase(model, ["green"])
+    undo(model)
+    teach_model(model, fill(tmp_path / "third", {"yellow": 3}), DEFAULT)
+    erase(model, ["yellow"])
+    # Its head learned from photos that can no longer be told from others.
+    assert left_in(model, gone) == []
+    assert "Step 1 is deleted" in caplog.text
+    assert Model.open(model).classes == ("red",)
+    assert [entry.step for entry in history(model)] == [0, 2, 3]

@@ -278,3 +278,13 @@ def test_transparent_and_grey_images_are_read(first: Path) -> None:
     opened = Model.open(first)
     grey = Image.new("L", (30, 20), 128)
     assert opened.read([grey, Image.new("RGBA", (5, 5))]).shape == (2, 3, 224, 224)
+
+
+def test_test_photos_alone_can_be_added_to_a_known_class(tmp_path: Path) -> None:
+    source = tmp_path / "photos"
+    fill(source / "train", {"red": 3, "green": 3})
+    fill(source / "val", {"red": 2, "green": 2}, first=10)
+    teach_model(tmp_path / "model", source, DEFAULT)
+    picture("red", 50).save(source / "val" / "red" / "new.png")
+    update = teach_model(tmp_path / "model", source, TeachOptions(known="add"))
+    assert {each.name: each.tested for each in update.classes} == {"red": 3, "green": 2}
