@@ -7,6 +7,11 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
+from densekd.config.settings_tree import digest
+from densekd.files import read_sealed_json
+from densekd.runs.epochs import read_epochs
+from densekd.training.checkpoint import Checkpoints
+
 from support.run_folders import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +35,17 @@ def root(tmp_path: Path) -> Path:
     for name in ("README.md", "docs/results.md"):
         (tmp_path / name).write_text(f"Before.\n{MARKS}\nAfter.\n", "utf-8")
     return tmp_path
+
+
+def test_the_trained_base_is_intact_and_has_no_images(tmp_path: Path) -> None:
+    (base,) = (ROOT / "docs" / "results" / "bases").iterdir()
+    facts = read_sealed_json(base / "trained.json")
+    assert digest(facts) == base.name
+    state = Checkpoints(Path(shutil.copytree(base, tmp_path / "base"))).newest()
+    assert state is not None
+    assert state.facts["epoch"] == facts["settings"]["schedule"]["epochs"]
+    assert max(tensor.numel() for tensor in state.tensors.values()) == 64 * 64 * 3 * 3
+    assert len(read_epochs(base)) == 70
 
 
 def copied(ledger: ModuleType, root: Path, *settings: str, tasks: int | None = None) -> Path:
