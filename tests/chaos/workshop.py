@@ -19,11 +19,9 @@ from support.photos import fill, picture
 MODULES = (
     *("scipy.optimize", "sklearn.datasets", "matplotlib.pyplot", "torch.utils.tensorboard"),
     *(f"densekd.api.{name}" for name in ("run", "sweep", "report", "teach")),
-    *(
-        f"densekd.model.{name}"
-        for name in ("check", "edit", "erase", "export", "finetune", "frozen_request")
-    ),
-    *("densekd.model.predict", "densekd.model.trained.request", "densekd.reports.write"),
+    *(f"densekd.model.{name}" for name in ("check", "export", "predict", "trained.request")),
+    *(f"densekd.model.frozen.{name}" for name in ("edit", "erase", "finetune", "request")),
+    "densekd.reports.write",
     *("densekd.display.learn_progress", "densekd.display.sweep_progress", "densekd.runs.loaded"),
 )
 RUN = """\

@@ -35,7 +35,7 @@ from support.tiny_vit import tiny_vit
 COUNTS = {"trained": 20, "frozen": 9}
 # What a worker imports; importing it anew takes longer than the update.
 PRELOADED = [
-    *(f"densekd.model.{name}" for name in ("teach", "frozen_request", "trained_request")),
+    *(f"densekd.model.{name}" for name in ("teach", "frozen.request", "trained.request")),
     *("hypothesis", "pytest", "scipy.optimize", "transformers.models.vit.modeling_vit"),
 ]
 SHOWN = [picture(name, 500) for name in ("red", "green", "blue", "7")]
