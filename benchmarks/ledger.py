@@ -2,13 +2,15 @@
 
     python benchmarks/ledger.py [RUN ...] [--log FILE]
 
-Every number is computed from the files in ``docs/results/``. Run folders that are given, finished
-or not, are copied there first; ``--log``, what ``densekd run`` printed over all its stretches, says
-how often a run was resumed. A damaged file ends in an error, and nothing is written.
+Every number is computed from the run folders in ``docs/results/``, of which ``densekd report
+docs/results`` makes a page, too. The results and losses of finished runs that are given are copied
+there first; ``--log``, what ``densekd run`` printed over all its stretches, says how often a run
+was resumed. A damaged file ends in an error, and nothing is written.
 """
 
 import argparse
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,10 +21,12 @@ from typing import Any
 import numpy as np
 
 from densekd import metrics
-from densekd.files import read_sealed_json, to_json, write_atomically, write_sealed_json
+from densekd.files import to_json, write_atomically, write_sealed_json
 from densekd.reports.labels import shortened_schedule
-from densekd.reports.runs import AVERAGE, RunRecord, find_runs
+from densekd.reports.runs import AVERAGE, RunRecord
+from densekd.runs.epochs import EPOCHS_FILE
 from densekd.runs.record import StepRecord
+from densekd.runs.stored import RESULT_FILE, load_result
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.library import find_experiment
 
@@ -39,10 +43,10 @@ _NONE = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class Entry:
-    """A run of the ledger."""
+    """A finished run of the ledger."""
 
     run: RunRecord
-    resumed: int | None  # how often it was resumed, if known
+    result: Mapping[str, Any]
 
     @property
     def method(self) -> str:
@@ -57,14 +61,20 @@ class Entry:
         return f"`{self.method}`, T = {self.steps}"
 
     @property
+    def parent(self) -> str | None:
+        """The run that it goes on from, with the step: ``RUN@2``."""
+        start = self.result["config"].get("start")
+        return start and f"{start['run']}@{start['after']}"
+
+    @property
     def curve(self) -> list[tuple[int, float]]:
         """Classes seen and accuracy in percent after each task."""
         return [(step["classes_seen"], 100 * step["accuracy"]) for step in self.run.steps]
 
     @property
-    def average(self) -> float | None:
-        """The average incremental accuracy in percent, of a finished run."""
-        return None if self.run.result is None else float(np.mean([y for _, y in self.curve]))
+    def average(self) -> float:
+        """The average incremental accuracy in percent."""
+        return float(np.mean([y for _, y in self.curve]))
 
     @property
     def paper(self) -> float | None:
@@ -73,24 +83,22 @@ class Entry:
     def row(self) -> dict[str, str]:
         """Its cells by their column's title."""
         steps = [StepRecord.from_json(step) for step in self.run.steps]
-        ours, paper = self.average, self.paper
-        gap = _NONE if ours is None or paper is None else f"{ours - paper:+.2f}"
-        decay = self.run.settings["training.base.weight_decay"]
+        decay, resumed = self.run.settings["training.base.weight_decay"], self.result.get("resumed")
         return {
             "method": f"`{self.method}`",
             "T": str(self.steps),
-            "paper": _number(paper, 2),
-            "ours": self.run.progress if ours is None else f"**{ours:.2f}**",
-            "gap": gap,
+            "paper": _number(self.paper, 2),
+            "ours": f"**{self.average:.2f}**",
+            "gap": _NONE if self.paper is None else f"{self.average - self.paper:+.2f}",
             "base, first": _percent(steps[:1], "accuracy"),
             "base, last": _percent(steps, "base_accuracy"),
             "old, last": _percent(steps, "old_accuracy"),
             "new, last": _percent(steps, "new_accuracy"),
-            "forgetting": _number(100 * metrics.forgetting(steps) if steps else None, 1),
+            "forgetting": _number(100 * metrics.forgetting(steps), 1),
             "weight decay": f"{decay:.0e}".replace("e-0", "e-"),
             "seed": str(self.run.settings["seed"]),
-            "hours": _number(self.run.seconds / 3600 if steps else None, 1),
-            "resumed": _NONE if self.resumed is None else str(self.resumed),
+            "hours": _number(self.run.seconds / 3600, 1),
+            "resumed": _NONE if resumed is None else str(resumed),
             "commit": self.run.commit or _NONE,
         }
 
@@ -108,26 +116,22 @@ def published() -> Mapping[tuple[str, int], float]:
     }
 
 
-def read_entry(file: Path) -> Entry:
-    """Read a result; raise ValueError if it is damaged or not at the full schedule."""
-    content = read_sealed_json(file, unsealed=True)
-    if not {"config", "steps"} <= content.keys():
-        raise ValueError(f"{file} is not the result of a run; copy one by `ledger.py RUN`.")
-    result = content if AVERAGE in content else None
-    run = RunRecord(Path(file.stem), content["config"], content["steps"], result, None)
+def read_entry(folder: Path) -> Entry:
+    """Read the result of a run; raise ValueError if it is damaged or not at the full schedule."""
+    result = load_result(folder)
+    run = RunRecord(folder, result["config"], result["steps"], result, None)
     if shortened_schedule(run.settings):
-        raise ValueError(f"{file} is a rehearsal: its epochs were shortened; remove it.")
-    entry = Entry(run, content.get("resumed"))
+        raise ValueError(f"{folder} is a rehearsal: its epochs were shortened; remove it.")
+    entry = Entry(run, result)
     try:
         entry.row()
-        if result is not None:
-            _check(file, result)
+        _check(folder, result)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{file} is damaged: it lacks {error}; copy the run again.") from error
+        raise ValueError(f"{folder} is damaged: it lacks {error}; copy the run again.") from error
     return entry
 
 
-def _check(file: Path, result: Mapping[str, Any]) -> None:
+def _check(folder: Path, result: Mapping[str, Any]) -> None:
     """Raise unless the summary of a run follows from its steps and its confusion matrix."""
     steps = [StepRecord.from_json(step) for step in result["steps"]]
     confusion = np.array(result["confusion_matrix"])
@@ -139,22 +143,28 @@ def _check(file: Path, result: Mapping[str, Any]) -> None:
     for name, value in computed.items():
         stored = math.nan if result[name] is None else result[name]
         if not np.isclose(stored, value, rtol=0, atol=1e-9, equal_nan=True):
-            raise ValueError(f"{file} is damaged: {name} is {stored}, but its steps give {value}.")
+            raise ValueError(
+                f"{folder} is damaged: {name} is {stored}, but its steps give {value}."
+            )
 
 
 def copy_run(folder: Path, results: Path, log: Path | None) -> None:
-    """Copy the result of a run folder, or the steps of an unfinished one, into the ledger."""
-    resumed = None if log is None else max(0, log.read_text("utf-8").count(_STARTED) - 1)
-    for run in find_runs([folder]).runs:
-        content = dict(run.result or {"config": run.config, "steps": run.steps})
-        content.pop("folder", None)  # where it was on somebody's machine
-        results.mkdir(parents=True, exist_ok=True)
-        write_sealed_json(results / f"{run.folder.name}.json", {**content, "resumed": resumed})
+    """Copy the result of a finished run and the losses of its epochs into the ledger."""
+    result = load_result(folder)
+    del result["folder"]  # where it was on somebody's machine
+    if start := result["config"].get("start"):
+        start["run"] = Path(start["run"]).name
+    result["resumed"] = None
+    if log is not None:
+        result["resumed"] = max(0, log.read_text("utf-8").count(_STARTED) - 1)
+    write_sealed_json(results / folder.name / RESULT_FILE, result)
+    if (folder / EPOCHS_FILE).exists():
+        shutil.copy(folder / EPOCHS_FILE, results / folder.name)
 
 
 def read_ledger(results: Path) -> list[Entry]:
     """All runs of a folder, by T and method."""
-    entries = [read_entry(file) for file in sorted(results.glob("*.json"))]
+    entries = [read_entry(file.parent) for file in sorted(results.glob(f"*/{RESULT_FILE}"))]
     return sorted(entries, key=lambda entry: (entry.steps, entry.method, entry.run.folder))
 
 
@@ -170,23 +180,22 @@ def table(entries: Sequence[Entry], columns: Sequence[str] = ()) -> str:
 
 def document(entries: Sequence[Entry]) -> str:
     """The block of docs/results.md."""
-    curves = [
-        f"- {entry.name}, {entry.curve[0][0]} to {entry.curve[-1][0]} classes: "
-        + ", ".join(f"{accuracy:.1f}" for _, accuracy in entry.curve)
-        for entry in entries
-        if entry.curve
-    ]
-    parts = [table(entries)]
-    if curves:
-        link = f"![Accuracy after each task](images/{_FIGURE.name})"
-        parts += ["Accuracy after each task:", "\n".join(curves), link]
-    return "\n\n".join(parts)
+    if not entries:
+        return table(entries)
+    curves = []
+    for entry in entries:
+        seen, accuracies = zip(*entry.curve, strict=True)
+        taken = f" (goes on from `{entry.parent}`)" if entry.parent else ""
+        listed = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies)
+        curves.append(f"- {entry.name}, {seen[0]} to {seen[-1]} classes{taken}: {listed}")
+    figure = f"![Accuracy after each task](images/{_FIGURE.name})"
+    return "\n\n".join([table(entries), "Accuracy after each task:", "\n".join(curves), figure])
 
 
 def readme(entries: Sequence[Entry]) -> str:
     """The block of README.md."""
     columns = ("method", "T", "paper", "ours", "gap", "base, first", "forgetting", "weight decay")
-    figure = [f"![Accuracy after each task]({_FIGURE})"] if any(e.curve for e in entries) else []
+    figure = [f"![Accuracy after each task]({_FIGURE})"] if entries else []
     return "\n\n".join([table(entries, columns), *figure])
 
 
@@ -211,11 +220,9 @@ def draw(entries: Sequence[Entry], file: Path) -> None:
 
     figure = Figure((6.4, 3.6), layout="constrained")
     axes = figure.subplots()
-    shown = [entry for entry in entries if entry.curve]
-    for number, entry in enumerate(shown):
+    for number, entry in enumerate(entries):
         seen, accuracies = zip(*entry.curve, strict=True)
-        state = "" if entry.run.result else f" ({entry.run.progress})"
-        label, marker = f"{entry.name}{state}".replace("`", ""), _MARKERS[number % len(_MARKERS)]
+        label, marker = entry.name.replace("`", ""), _MARKERS[number % len(_MARKERS)]
         (line,) = axes.plot(seen, accuracies, marker=marker, markersize=3, lw=1.2, label=label)
         if entry.paper is not None:
             axes.axhline(entry.paper, color=line.get_color(), lw=0.8, ls=":")
@@ -231,7 +238,7 @@ def write(root: Path) -> None:
     entries = read_ledger(root / _RESULTS)
     blocks = {"docs/results.md": document(entries), "README.md": readme(entries)}
     filled = {name: fill((root / name).read_text("utf-8"), blocks[name]) for name in blocks}
-    if any(entry.curve for entry in entries):
+    if entries:
         draw(entries, root / _FIGURE)
     for name, text in filled.items():
         write_atomically(root / name, text)
@@ -243,12 +250,12 @@ def _number(value: float | None, digits: int) -> str:
 
 def _percent(steps: Sequence[StepRecord], measure: str) -> str:
     """A measure after the last of some steps."""
-    return _number(100 * getattr(steps[-1], measure) if steps else None, 1)
+    return _number(100 * getattr(steps[-1], measure), 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="*", type=Path, help="run folders to copy first")
+    parser.add_argument("runs", nargs="*", type=Path, help="finished run folders to copy first")
     parser.add_argument("--log", type=Path, help="what one run printed")
     given = parser.parse_args()
     if given.log and len(given.runs) != 1:
