@@ -22,6 +22,11 @@ class DamagedFile(ValueError):
     """A file isn't what was written, or can't be a file of that kind."""
 
 
+def expand_home(path: Path | str) -> Path:
+    """A path with ``~`` replaced; that of an unknown user stays, and so names a missing file."""
+    return Path(os.path.expanduser(path))  # Path's own method raises a RuntimeError
+
+
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write a file so that it has the old or the new content even if the process is killed.
 
@@ -68,11 +73,6 @@ def set_aside(folder: Path, *places: Path) -> Path:
         os.replace(place, other)
         sync_folder(place.parent)
     return aside
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as JSON, atomically."""
-    write_atomically(path, to_json(value))
 
 
 def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from densekd.checks import first_line
+from densekd.files import expand_home
 from densekd.seeds import fixed_random_state
 from densekd.values import is_own_module, value_digest
 
@@ -214,5 +215,5 @@ def _in_words(part: str, place: _Place | None, error: BaseException) -> OwnPartE
 
 
 def _path(file: str) -> Path:
-    # Not Path.resolve, which raises another error for a link to itself.
-    return Path(os.path.realpath(Path(file).expanduser()))
+    # Not Path's own methods, which raise other errors, for a link to itself and an unknown ~name.
+    return Path(os.path.realpath(expand_home(file)))

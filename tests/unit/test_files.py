@@ -14,6 +14,7 @@ import pytest
 
 from densekd.files import (
     DamagedFile,
+    expand_home,
     read_regular_file,
     read_sealed_json,
     read_sealed_line,
@@ -23,11 +24,17 @@ from densekd.files import (
     sealed_line,
     to_json,
     write_atomically,
-    write_json,
     write_sealed_json,
     write_sealed_text,
     write_sealed_zip,
 )
+
+
+def test_home_is_expanded_and_an_unknown_user_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", os.sep + "home")
+    assert expand_home("~/photos") == Path(os.sep, "home", "photos")
+    for same in ("photos", "a/~", "~no-such-user/photos"):
+        assert expand_home(same) == expand_home(Path(same)) == Path(same)
 
 
 def test_a_file_is_written_and_replaced_and_its_folder_made(tmp_path: Path) -> None:
@@ -90,10 +97,9 @@ def test_only_temporary_files_are_leftovers(tmp_path: Path) -> None:
     remove_leftovers(tmp_path / "none")
 
 
-def test_json_is_read_back_unchanged(tmp_path: Path) -> None:
+def test_json_is_read_back_unchanged() -> None:
     value = {"z": [1, 2.5, None, True], "a": {"Größe": "日本", "": -0.1}, "e": [], "o": {}}
-    write_json(tmp_path / "x.json", value)
-    text = (tmp_path / "x.json").read_text(encoding="utf-8")
+    text = to_json(value).decode()
     assert json.loads(text) == value
     assert list(json.loads(text)) == ["z", "a", "e", "o"]
     assert '\n "z": [\n  1,' in text

@@ -164,3 +164,8 @@ def test_a_value_of_another_process_is_not_found() -> None:
 def test_a_full_disk_is_not_the_mistake_of_a_part() -> None:
     with pytest.raises(OSError, match="No space"), parts.explain_errors("mine.py:part"):
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_home_of_nobody_is_a_path_that_cannot_be_read() -> None:
+    with pytest.raises(parts.OwnPartError, match="can't be read"):
+        parts.load_files(["~nobody-has-this-name/mine.py:x"])
