@@ -21,7 +21,7 @@ from rich.table import Table
 from torch import Tensor
 
 from densekd.data.augment import Augment
-from densekd.data.memory import greedy, herding
+from densekd.data.selection import greedy, herding
 
 BATCH = 128
 MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)

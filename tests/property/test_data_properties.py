@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from densekd.data.augment import Augment
 from densekd.data.batches import Batches, RankShare
 from densekd.data.dataset import PixelImages, Split
-from densekd.data.memory import ExemplarMemory, Quota, Selection
+from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, seeded_order, task_sizes
+from densekd.data.selection import Selection
 from densekd.data.stratify import held_out
 from densekd.seeds import Seeds
 

@@ -171,24 +171,17 @@ def default_workers(images: Images, ranks: int = 1) -> int:
 
 def available_processors() -> int:
     """The number of processors that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Plan(Sequence[list[tuple[int, int | None]]]):
+class _Plan:
     """The keys of the images of each batch, made when they are needed."""
 
-    def __init__(self) -> None:
-        self.parts: Sequence[Tensor] = ()
-        self.seed: int | None = None
+    parts: Sequence[Tensor] = ()
+    seed: int | None = None
 
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def __getitem__(self, number: Any) -> Any:
-        return [(i, self.seed) for i in self.parts[number].tolist()]
+    def __iter__(self) -> Iterator[list[tuple[int, int | None]]]:
+        return ([(i, self.seed) for i in part.tolist()] for part in self.parts)
 
 
 class _Reader:
@@ -237,17 +230,17 @@ class _Reader:
 
         On an accelerator, the next images are on their way while these are used.
         """
-        read = self._from_memory(parts) if self.pixels is not None and seed is None else None
-        if read is not None:
-            return read
+        if self.pixels is not None and seed is None:
+            return self._from_memory(self.pixels, parts)
         loaded = self._loaded(parts, seed)
         return loaded if self.device.type == "cpu" else one_ahead(loaded)
 
-    def _from_memory(self, parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        assert self.pixels is not None
+    def _from_memory(
+        self, pixels: Tensor, parts: Sequence[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         for part in parts:
             index = part.to(self.device)
-            yield self.pixels[index], self.labels[index]
+            yield pixels[index], self.labels[index]
 
     def _loaded(self, parts: Sequence[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         self._plan.parts, self._plan.seed = parts, seed

@@ -1,7 +1,6 @@
 """Convert the images and data sets of others: arrays, Pillow images, torch, Hugging Face."""
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from densekd.data.dataset import (
 )
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.data.folder_images import load_folder
-from densekd.data.hub import hub_dataset
+from densekd.data.hub import count_up_to, hub_dataset
 from densekd.data.stratify import TEST_FRACTION, stratified_split
 from densekd.parts import OwnPartError, explain_errors, is_reference, line_of, spoken
 from densekd.seeds import fixed_random_state
@@ -41,7 +40,7 @@ _TESTS = ("test", "val", "validation", "valid")
 class ConvertOptions:
     """How the data of others is read."""
 
-    image_size: int | None = None  # bring all images to this height and width
+    image_size: int | None = None  # the height and width to bring images to; arrays must have it
     seed: int = 0  # draws the test images of data that isn't divided
     image_column: str | None = None  # of Hugging Face data with several
     label_column: str | None = None
@@ -86,6 +85,12 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
             kind = f"{type(error).__name__}{line_of(error)}"
             raise OwnPartError(f"{part} can't be used: {kind}: {first_line(error)}.") from error
+    (height, width), size = image_shape(made.train.images), options.image_size
+    if size is not None and (height, width) != (size, size):
+        raise OwnPartError(
+            f"{part} has images of {height} x {width} pixels, and image_size doesn't resize arrays "
+            "or a Dataset; resize them, or leave image_size out."
+        )
     return dataclasses.replace(made, name=name)
 
 
@@ -119,17 +124,19 @@ def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
         return value
     seed, size, on_progress = options.seed, options.image_size, options.on_progress
     if isinstance(value, str | Path):
-        given = {} if size is None else {"image_size": size}
-        return load_folder(value, seed=seed, on_progress=on_progress, **given)
+        return load_folder(value, image_size=size, seed=seed, on_progress=on_progress)
     if isinstance(value, tuple | list) and len(value) == 4:
         train_x, train_y, test_x, test_y = value
         parts = _Part(train_x, train_y), _Part(test_x, test_y)
         return _dataset(name, [part.checked("arrays") for part in parts], None, options)
     train, test = _divided(value)
     if hasattr(train, "features") and hasattr(train, "select_columns"):
-        both = {"train": train, **({} if test is None else {"test": test})}
+        # Test images are often published without labels; then validation is tested on.
+        held = value.get("validation") if isinstance(value, Mapping) else None
+        named = {"train": train, "test": test, "validation": held}
+        rows = {key: part for key, part in named.items() if part is not None}
         columns = {"image": options.image_column, "label": options.label_column}
-        return hub_dataset(name, both, columns, size, seed, on_progress)
+        return hub_dataset(name, rows, columns, size, seed, on_progress)
     if not _is_sequence(train) or not (test is None or _is_sequence(test)):
         raise OwnPartError(
             f"{name} must be a Dataset, a folder, arrays (train_x, train_y, test_x, test_y), torch "
@@ -137,12 +144,7 @@ def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
             f"{type(value).__name__}."
         )
     found = [x for x in (train, test) if x is not None]
-    numbers, total = itertools.count(1), sum(map(len, found))
-
-    def count() -> None:
-        if on_progress is not None:
-            on_progress(next(numbers), total)
-
+    count = count_up_to(sum(map(len, found)), on_progress)
     classes = getattr(train, "classes", None)
     return _dataset(name, [_items(part, count) for part in found], classes, options)
 
@@ -156,7 +158,8 @@ class _Part:
 
     def checked(self, what: str) -> "_Part":
         labels = np.asarray(self.labels.cpu() if isinstance(self.labels, Tensor) else self.labels)
-        if labels.ndim != 1 or labels.dtype.kind not in "iuUO" or len(labels) != len(self.images):
+        known = labels.dtype.kind in "iuUO" or not labels.size  # NumPy takes [] for floats
+        if labels.ndim != 1 or not known or len(labels) != len(self.images):
             raise ValueError(
                 f"{len(self.images)} images in {what} have labels {labels.dtype} of shape "
                 f"{list(labels.shape)}; give a whole number or a name for each."
@@ -200,8 +203,11 @@ def _dataset(
 ) -> Dataset:
     """A data set of one or two parts; without ``names``, the labels of the first name classes."""
     labels = [label for part in parts for label in part.labels]
+    learned = set(parts[0].labels)
+    if not learned:
+        raise ValueError("it has no training images.")
     if names is None:
-        values = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+        values = sorted(learned, key=lambda label: (isinstance(label, str), label))
         names = tuple(map(str, values))
         ranks = {value: rank for rank, value in enumerate(values)}
     else:

@@ -102,14 +102,13 @@ class CropDataset(data.Dataset[Tensor]):
         pixels = images.pixels[index]
         if seed is None:
             return pixels
-        return random_resized_crop(
-            pixels.permute(1, 2, 0).numpy(), self.shape, _generator(index, seed)
-        )
+        generator = np.random.default_rng([seed, index])
+        return random_resized_crop(pixels.permute(1, 2, 0).numpy(), self.shape, generator)
 
     def _prepared(self, file: Path | bytes, index: int, seed: int | None) -> MakeCrop:
         if seed is None:
             return lambda: centre_crop(open_rgb(file, self.shape[0]), self.shape[0])
-        return prepare_crop(file, self.shape, _generator(index, seed))
+        return prepare_crop(file, self.shape, np.random.default_rng([seed, index]))
 
 
 @contextmanager
@@ -122,11 +121,6 @@ def _naming(file: Path | bytes, index: int) -> Iterator[None]:
         raise UnreadableImage(
             f"{name} can't be read ({error}); `densekd data check` lists all such files."
         ) from error
-
-
-def _generator(index: int, seed: int) -> np.random.Generator:
-    """What draws the crop of an image."""
-    return np.random.default_rng([seed, index])
 
 
 def prepare_crop(

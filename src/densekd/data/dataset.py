@@ -147,13 +147,17 @@ def fingerprint(split: Split) -> str:
 
 def _described(files: Sequence[Path | bytes], place: int) -> bytes:
     """The content of a file, or the name and size of one in a folder."""
-    if isinstance(files, FolderFiles):  # without making a path, for a million files
-        name = files.name(place)
-        return f"{name} {os.stat(os.path.join(files.folder, name)).st_size} ".encode()
     if isinstance(files, FileContents) and files.checksums is not None:
         return int(files.checksums[place]).to_bytes(4, "little")  # not all of a data set
-    file = files[place]
-    return file if isinstance(file, bytes) else f"{file.name} {file.stat().st_size} ".encode()
+    if isinstance(files, FolderFiles):  # without making a path, for a million files
+        name = files.name(place)
+        size = os.stat(os.path.join(files.folder, name)).st_size
+    else:
+        file = files[place]
+        if isinstance(file, bytes):
+            return file
+        name, size = file.name, file.stat().st_size
+    return f"{name} {size} ".encode(errors="surrogateescape")  # a name may not be UTF-8
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ def centre_crop(
     # Resize only the part that stays: an image of 1 x 50,000 pixels would grow to gigabytes.
     x, y = image.width / width, image.height / height
     right, bottom = min((left + size) * x, image.width), min((top + size) * y, image.height)
-    return _resize(image, size, (left * x, top * y, right, bottom), resample)
+    resized = image.resize((size, size), resample, box=(left * x, top * y, right, bottom))
+    return torch.from_numpy(np.asarray(resized).transpose(2, 0, 1).copy())
 
 
 def decode_all(
@@ -259,14 +260,3 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
 def _shorter_side(size: int) -> int:
     """Return the length of the shorter side from which a test crop is cut."""
     return round(size * 256 / 224)
-
-
-def _resize(
-    image: Image.Image,
-    size: int,
-    box: tuple[float, float, float, float],
-    resample: Image.Resampling = Image.Resampling.BILINEAR,
-) -> Tensor:
-    """Resample the part of the image in ``box`` to uint8 ``[3, size, size]``."""
-    resized = image.resize((size, size), resample, box=box)
-    return torch.from_numpy(np.asarray(resized).transpose(2, 0, 1).copy())

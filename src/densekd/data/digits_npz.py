@@ -1,8 +1,10 @@
 """Data sets from arrays: scikit-learn's handwritten digits and NumPy's ``.npz`` files."""
 
+import dataclasses
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from densekd.data.dataset import Dataset, PixelImages, Split, channel_statistics, rgb_planes
+from densekd.files import expand_home
 
 _Array = NDArray[Any]
 
@@ -23,11 +26,7 @@ def load_digits() -> Dataset:
     The 17 levels of grey become 0 to 255, the same in all three channels.
     """
     # The package has them in a file, because importing scikit-learn takes longer than a short run.
-    arrays = _read(Path(__file__).with_name("digits.npz"))
-    train, test = (
-        _tensors(part, arrays[f"{part}_x"], arrays[f"{part}_y"]) for part in ("train", "test")
-    )
-    return _dataset("digits", tuple("0123456789"), train, test)
+    return dataclasses.replace(load_npz(Path(__file__).with_name("digits.npz")), name="digits")
 
 
 def load_npz(path: str | Path) -> Dataset:
@@ -37,7 +36,7 @@ def load_npz(path: str | Path) -> Dataset:
     ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3. The labels y, ``[n]``,
     count from 0. ``names`` may have a text for each class.
     """
-    path = Path(path).expanduser()
+    path = expand_home(path)
     arrays = _read(path)
     train, test = (
         _tensors(f"{path}: {part}", arrays[f"{part}_x"], arrays[f"{part}_y"])
@@ -49,7 +48,9 @@ def load_npz(path: str | Path) -> Dataset:
             f"{path}: training images have {sizes[0]} pixels, test images {sizes[1]}; bring them "
             "to one size."
         )
-    return _dataset(f"npz:{path}", _names(path, arrays), train, test)
+    splits = [Split(PixelImages(pixels), labels) for pixels, labels in (train, test)]
+    names, statistics = _names(path, arrays), channel_statistics(train[0])
+    return Dataset(f"npz:{path}", names, splits[0], splits[1], *statistics)
 
 
 def _read(path: Path) -> dict[str, _Array]:
@@ -71,7 +72,8 @@ def _read(path: Path) -> dict[str, _Array]:
 def _array(path: Path, file: Any, key: str) -> _Array:
     try:
         array = file[key]
-    except ValueError as error:  # objects, which need a pickle, or a broken header
+    # Objects, which need a pickle, or a header that is no Python or names absurd sizes.
+    except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
         raise ValueError(
             f"{path}: {key} is refused since it isn't a plain array; write it as uint8, whole "
             "numbers or text of one length."
@@ -114,10 +116,3 @@ def _names(path: Path, arrays: dict[str, _Array]) -> tuple[str, ...]:
             "labels must count from 0 without a gap, or names must name every class."
         )
     return tuple(str(label) for label in labels)
-
-
-def _dataset(
-    name: str, names: tuple[str, ...], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
-) -> Dataset:
-    splits = [Split(PixelImages(pixels), labels) for pixels, labels in (train, test)]
-    return Dataset(name, names, splits[0], splits[1], *channel_statistics(train[0]))

@@ -53,7 +53,7 @@ class FoundImages(NamedTuple):
 
     def table(self) -> "FolderTable":
         """All files in the same order, in arrays."""
-        names = {label: 0 for classes in self.parts.values() for label in classes}
+        names = dict.fromkeys(label for classes in self.parts.values() for label in classes)
         rank = {label: i for i, label in enumerate(names)}
         own = [
             (files, rank[label], part)
@@ -196,6 +196,16 @@ def check_usable(
         raise ValueError(
             f"{path} has test images but no training images of the class "
             f"{min(untrained)!r}; add some, or remove the class."
+        )
+
+
+def check_asked_for(where: Path, asked: Sequence[str], learned: Mapping[str, object]) -> None:
+    """Raise unless all classes asked for have training images: a list or a count above 0."""
+    missing = [name for name in asked if not learned.get(name)]
+    if missing:
+        raise ValueError(
+            f"{where} has no images of the class {missing[0]!r}, and in all lacks "
+            f"{len(missing)} of the {len(asked)} classes asked for."
         )
 
 

@@ -29,6 +29,7 @@ from densekd.data.folder import (
     warn_left_out,
 )
 from densekd.data.stratify import TEST_FRACTION, held_out
+from densekd.files import expand_home
 
 FOLDER_IMAGE_SIZE = 224  # the height and width that images are brought to unless others are given
 MEMORY_BYTES = 1 << 30  # decoded images are kept in memory if they need no more than this
@@ -40,24 +41,21 @@ def load_folder(
     path: str | Path,
     *,
     image_size: int | None = None,  # height and width; `FOLDER_IMAGE_SIZE` unless given
-    test_fraction: float = TEST_FRACTION,
     seed: int = 0,
     memory_bytes: int = MEMORY_BYTES,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
     """Load a data set from class folders, or from ``train`` and ``val`` (or ``test``) with such.
 
-    If it isn't divided so, test on a fraction of each class that the seed draws; see `held_out`.
+    If it isn't divided so, test on a fifth of each class that the seed draws; see `held_out`.
     """
-    path = Path(path).expanduser()
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"test_fraction must be from 0 to below 1, not {test_fraction}.")
+    path = expand_home(path)
     found = find_images(path)
     if image_size is None:
         _warn_of_small_images(path, found.table().paths)
     size = FOLDER_IMAGE_SIZE if image_size is None else image_size
     images, table = read_images(found, size, memory_bytes, on_progress, check=True)
-    return folder_dataset(f"folder:{path}", images, divided(table, test_fraction, seed))
+    return folder_dataset(f"folder:{path}", images, divided(table, seed))
 
 
 def _warn_of_small_images(path: Path, files: Sequence[Path]) -> None:
@@ -108,12 +106,12 @@ def read_images(
     return FileImages(table.files, size), table
 
 
-def divided(table: FolderTable, test_fraction: float, seed: int) -> FolderTable:
+def divided(table: FolderTable, seed: int) -> FolderTable:
     """Divide a folder without ``train`` and ``val`` by drawing test images; see `held_out`."""
     if WHOLE not in table.part_names:
         return table
     names = [table.classes[label] for label in table.labels.tolist()]
-    tested = held_out(names, test_fraction, seed)
+    tested = held_out(names, TEST_FRACTION, seed)
     return table._replace(parts=tested.long(), part_names=(TRAIN, "test"))
 
 

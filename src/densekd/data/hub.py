@@ -15,6 +15,7 @@ from densekd.checks import first_line
 from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, channel_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.stratify import TEST_FRACTION, stratified_split
+from densekd.files import expand_home
 
 # For images and labels: the type by which a column is found, and the types of a named column.
 _KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}
@@ -60,7 +61,7 @@ def hub_dataset(
     image = _column(name, features, "image", columns["image"])
     label = _column(name, features, "label", columns["label"])
     classes, labels = _labels(parts, label)
-    tests = [part for part in ("test", "validation") if max(labels.get(part, [-1])) >= 0]
+    tests = [part for part in ("test", "validation") if max(labels.get(part, ()), default=-1) >= 0]
     if not tests:
         logger.warning("%s has no test labels; a fifth of each class is for testing.", name)
     rows = {}
@@ -68,16 +69,22 @@ def hub_dataset(
         known, labels[part] = _labelled(f"{name}, {part}", parts[part], labels[part])
         rows[part] = _undecoded(known, image)
     size = _first_size(rows["train"]) if image_size is None else (image_size, image_size)
-    total, numbers = sum(map(len, rows.values())), itertools.count(1)
+    count = count_up_to(sum(map(len, rows.values())), on_progress)
+    splits = [_decode(f"{name}, {part}", rows[part], labels[part], size, count) for part in rows]
+    train, test = splits if tests else stratified_split(splits[0], TEST_FRACTION, seed)
+    assert isinstance(train.images, PixelImages)
+    return Dataset(name, classes, train, test, *channel_statistics(train.images.pixels))
+
+
+def count_up_to(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
+    """Return a function to call for each of so many images; it reports how many there were."""
+    numbers = itertools.count(1)
 
     def count() -> None:
         if on_progress is not None:
             on_progress(next(numbers), total)
 
-    splits = [_decode(f"{name}, {part}", rows[part], labels[part], size, count) for part in rows]
-    train, test = splits if tests else stratified_split(splits[0], TEST_FRACTION, seed)
-    assert isinstance(train.images, PixelImages)
-    return Dataset(name, classes, train, test, *channel_statistics(train.images.pixels))
+    return count
 
 
 def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
@@ -92,7 +99,7 @@ def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
             f"hub:{name} needs the package datasets: `pip install densekd[hub]`."
         ) from error
 
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     place = str(folder) if folder.is_dir() else name
     try:
         with nullcontext() if bars else _without_bars(datasets):
@@ -193,7 +200,13 @@ def _decode(
 ) -> Split:
     """Decode the readable images of a split to one width and height."""
     width, height = size
-    pixels = torch.empty(len(rows), 3, height, width, dtype=torch.uint8)
+    try:
+        pixels = torch.empty(len(rows), 3, height, width, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{what} has {len(rows)} images, too many for the memory here if each has {width} x "
+            f"{height} pixels; give a smaller image_size."
+        ) from error
     kept: list[int] = []
     for i, row in enumerate(rows):
         try:

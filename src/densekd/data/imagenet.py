@@ -10,10 +10,18 @@ from typing import Literal
 import numpy as np
 
 from densekd.data.dataset import Dataset, OnProgress
-from densekd.data.folder import TRAIN, FoundImages, find_divided, list_classes, list_folder
+from densekd.data.folder import (
+    TRAIN,
+    FoundImages,
+    check_asked_for,
+    find_divided,
+    list_classes,
+    list_folder,
+)
 from densekd.data.folder_images import MEMORY_BYTES, folder_dataset, read_images
 from densekd.data.packed import open_packed, packed_dataset
 from densekd.data.scenario import read_names
+from densekd.files import expand_home
 
 # Which 100 classes: those of a paper's code, or a draw from the ids that are there.
 Subset = Literal["ccil", "ucir", "podnet", "drawn"]
@@ -37,26 +45,15 @@ def load_imagenet(
     Files are opened only if all images fit into memory. See `find_imagenet` for the classes. The
     path may also be that of a packed file.
     """
-    path = Path(path).expanduser()
+    path = expand_home(path)
     if path.is_file():
-        return _load_packed(path, subset, image_size, classes_file)
+        packed = open_packed(path)
+        only = _chosen_classes(packed.classes, classes_file, subset)
+        return packed_dataset(packed, image_size, only)
     found = find_imagenet(path, classes_file, subset=subset)
     images, table = read_images(found, image_size, memory_bytes, on_progress, check=False)
-    order = None if classes_file or not subset else subset_classes(path, subset)
+    order = table.classes if subset and classes_file is None else None
     return folder_dataset(f"imagenet:{path}", images, table, order)
-
-
-def _load_packed(
-    path: Path, subset: Subset | None, image_size: int, classes_file: Path | None
-) -> Dataset:
-    packed, only = open_packed(path), None
-    if classes_file is not None:
-        only = read_names(classes_file)
-    elif subset == "drawn":
-        only = imagenet100_classes(packed.classes)
-    elif subset:
-        only = paper_classes(subset)
-    return packed_dataset(packed, image_size, only)
 
 
 def find_imagenet(
@@ -64,6 +61,7 @@ def find_imagenet(
 ) -> FoundImages:
     """Find the files of the classes that a text file lists, else of a ``subset`` of 100, or of all.
 
+    The classes of a subset are in the order that its authors shuffle with seed 1993, others sorted.
     Raises if one of them has no training images.
     """
     top = list_folder(path)
@@ -73,32 +71,25 @@ def find_imagenet(
                 f"{path} has no folder {part!r}: ImageNet is expected as train/<WordNet id>/ and "
                 "val/<WordNet id>/."
             )
-    classes = None
-    if classes_file is not None:
-        classes = read_names(classes_file)
-    elif subset:
-        classes = subset_classes(path, subset)
+    classes = _chosen_classes([*list_classes(path / TRAIN).folders], classes_file, subset)
     found = find_divided(top, "val", classes)
-    missing = [name for name in classes or () if not found.parts[TRAIN].get(name)]
-    if classes is not None and missing:
-        raise ValueError(
-            f"{path / TRAIN} has no images of the class {missing[0]!r}, and in all lacks "
-            f"{len(missing)} of the {len(classes)} classes asked for."
-        )
-    if subset and classes_file is None:
-        own = {
-            p: {c: files[c] for c in classes or () if c in files}
-            for p, files in found.parts.items()
-        }
-        return found._replace(parts=own)
-    return found
+    if classes is None:
+        return found
+    check_asked_for(path / TRAIN, classes, found.parts[TRAIN])
+    order = classes if classes_file is None else sorted(classes)
+    parts = found.parts.items()
+    return found._replace(parts={p: {c: own[c] for c in order if c in own} for p, own in parts})
 
 
-def subset_classes(path: Path, subset: Subset) -> list[str]:
-    """The 100 classes of a subset, in the order that their authors shuffle with seed 1993."""
+def _chosen_classes(
+    there: Sequence[str], classes_file: Path | None, subset: Subset | None
+) -> list[str] | None:
+    """The classes that a text file lists, else of a ``subset`` of those that are there, or None."""
+    if classes_file is not None:
+        return read_names(classes_file)
     if subset == "drawn":
-        return imagenet100_classes([*list_classes(path / TRAIN).folders])
-    return paper_classes(subset)
+        return imagenet100_classes(there)
+    return paper_classes(subset) if subset else None
 
 
 def paper_classes(subset: Subset) -> list[str]:

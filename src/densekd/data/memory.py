@@ -2,27 +2,16 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from densekd.checks import check_choice
 from densekd.data.dataset import Images, Split, images_from_state, join_images, join_splits
-from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
-from densekd.seeds import fixed_random_state
-
-Selection = Literal["random", "herding", "greedy"]
-# A selection of one's own: from the features [n, D] of a class's images and the number of exemplars
-# to the positions of the selected images, the most wanted first.
-SelectionPolicy = Callable[[Tensor, int], Tensor | Sequence[int]]
-# iCaRL's code stops after this many picks, repeated ones included.
-_MOST_PICKS = 1000
-# Numbers of features that are selected from at once: 256 MB.
-_MOST_NUMBERS = 1 << 25
+from densekd.data.selection import Selection, SelectionPolicy, select
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +50,8 @@ class ExemplarMemory:
     """Keeps exemplars of all learned classes, in the order of their selection.
 
     A smaller memory is a prefix of a larger one: each class keeps its first images. The selection
-    is ``random`` without replacement, `herding` (iCaRL, UCIR, PODNet, AFC) or `greedy`, or a
-    function of one's own: see `SelectionPolicy`.
+    is ``random`` without replacement, ``herding`` (iCaRL, UCIR, PODNet, AFC) or ``greedy``, or a
+    function of one's own: see `densekd.data.selection`.
 
     Example:
         >>> import torch
@@ -143,7 +132,8 @@ class ExemplarMemory:
             raise ValueError(f"Only images of the {self.classes} learned classes can be added.")
         join_images([*self._kept[:1], more.images.take(torch.arange(0))])  # or raise
         for rank in more.labels.unique().tolist():
-            self._added[rank] = more.images.take(more.labels == rank)
+            earlier = [self._added[rank]] if rank in self._added else []
+            self._added[rank] = join_images([*earlier, more.images.take(more.labels == rank)])
 
     def choose(
         self, train: Split, classes: int, generator: torch.Generator, features: Tensor | None = None
@@ -162,11 +152,7 @@ class ExemplarMemory:
             if len(features) != len(train):
                 raise ValueError(f"{len(train)} images have {len(features)} rows of features.")
             rows = [features[index] for index in members]
-            if callable(self.selection):
-                orders = _own_order(self.selection, rows, quota, generator)
-            else:
-                select = herding if self.selection == "herding" else greedy
-                orders = [order for some in _in_parts(rows) for order in select(some, quota)]
+            orders = select(self.selection, rows, quota, generator)
         return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
 
     def rehearsed(self, train: Split, classes: int, chosen: Tensor) -> Split:
@@ -188,19 +174,30 @@ class ExemplarMemory:
         """Return the exemplars by content, not by path, since the old data may be gone."""
         if not self._kept:
             return {}
-        state = join_images(self._kept).state()
-        return {**state, "counts": torch.tensor([len(images) for images in self._kept])}
+        state = join_images([*self._kept, *self._added.values()]).state()
+        state["counts"] = torch.tensor([len(images) for images in self._kept])
+        if self._added:
+            ranks = [torch.full((len(images),), rank) for rank, images in self._added.items()]
+            state["added"] = torch.cat(ranks)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replace the exemplars by those of `state_dict`."""
         kept: list[Images] = []
+        added: dict[int, Images] = {}
         if state:
-            images = images_from_state(state)
-            counts = state["counts"].tolist()
-            if sum(counts) != len(images):
-                raise ValueError(f"There are {len(images)} exemplars, but counts of {sum(counts)}.")
-            kept = [images.take(part) for part in torch.arange(len(images)).split(counts)]
-        self._kept = kept
+            images, counts = images_from_state(state), state["counts"].tolist()
+            ranks = state.get("added", torch.empty(0)).long()
+            total = sum(counts) + len(ranks)
+            if total != len(images):
+                raise ValueError(f"There are {len(images)} exemplars, but counts of {total}.")
+            if not {*ranks.tolist()} <= {*range(len(counts))}:
+                raise ValueError(f"Images were added of others than the {len(counts)} classes.")
+            first, last = torch.arange(total).split([sum(counts), len(ranks)])
+            kept = [images.take(part) for part in first.split(counts)]
+            # In the order of their addition, in which `learn` draws from them.
+            added = {r: images.take(last[ranks == r]) for r in dict.fromkeys(ranks.tolist())}
+        self._kept, self._added = kept, added
 
     def _with_added(self, kept: list[Images]) -> list[Images]:
         return [
@@ -227,124 +224,3 @@ def _at_most(quota: int, images: Images) -> Images:
 def _labelled(kept: list[Images]) -> Split:
     labels = [torch.full((len(images),), rank) for rank, images in enumerate(kept)]
     return Split(join_images(kept), torch.cat(labels))
-
-
-def selection_of(name: str) -> Selection | SelectionPolicy:
-    """The selection that a setting names: a word, or a function such as ``mine.py:policy``."""
-    if not is_reference(name):
-        return cast(Selection, name)
-    policy = find(name)
-    if not callable(policy):
-        part = spoken(name, "selection")
-        raise OwnPartError(f"{part} must be a function that selects images, not {policy!r}.")
-    return cast(SelectionPolicy, policy)
-
-
-def _own_order(
-    policy: SelectionPolicy, rows: list[Tensor], count: int, generator: torch.Generator
-) -> list[Tensor]:
-    """The positions that a function of one's own selects of each class, checked."""
-    name = getattr(policy, "__name__", type(policy).__name__)
-    orders = []
-    for features in rows:
-        wanted = min(count, len(features))
-        seed = int(torch.randint(2**62, (), generator=generator))
-        with explain_errors(f"The selection {name}"), fixed_random_state(seed):
-            chosen = policy(features, wanted)
-        try:
-            order = torch.as_tensor(chosen).cpu()
-        except (TypeError, ValueError, RuntimeError):
-            order = torch.empty(0, 0)
-        whole = order.ndim == 1 and not order.is_floating_point() and order.dtype != torch.bool
-        if not whole or len(order) != wanted:
-            given = f"{len(order)} positions" if whole else f"{type(chosen).__name__}"
-            raise OwnPartError(
-                f"The selection {name} must return {wanted} positions of {len(features)} images as "
-                f"whole numbers, but returned {given}."
-            )
-        if len(order.unique()) < wanted or bool(((order < 0) | (order >= len(features))).any()):
-            raise OwnPartError(
-                f"The selection {name} must return different positions from 0 to "
-                f"{len(features) - 1}, but returned {order.tolist()[:5]}, ..."
-            )
-        orders.append(order.long())
-    return orders
-
-
-def herding(features: list[Tensor], count: int) -> list[Tensor]:
-    """Select images by iCaRL's herding, for many classes at once.
-
-    With L2-normalised features and their mean mu, pick the largest product with w, which starts as
-    mu, and add mu minus the picked feature to w, even if it was picked before. The order is that of
-    first picks; images that were never picked follow by their product with mu.
-
-    Takes features ``[n, D]`` of each class, and returns indices ``[min(count, n)]`` of each.
-    """
-    rows, present, mean = _padded(features)
-    wanted = present.sum(1).clamp(max=count)
-    # The first pick of each image; images never picked rank behind, by similarity.
-    similarity = _products(rows, mean, present)
-    first = torch.full_like(similarity, float(_MOST_PICKS)) + (4 - similarity)
-    weight, open_ = mean, torch.arange(len(rows))
-    for pick in range(_MOST_PICKS):
-        unfinished = (first[open_] < _MOST_PICKS).sum(1) < wanted[open_]
-        if not bool(unfinished.all()):
-            # Drop finished classes, since a class of many equal images may take long.
-            open_ = open_[unfinished]
-            rows, mean, weight, present = (x[unfinished] for x in (rows, mean, weight, present))
-        if len(open_) == 0:
-            break
-        best = _products(rows, weight, present).argmax(1)
-        first[open_, best] = first[open_, best].clamp(max=float(pick))
-        weight = weight + mean - rows[torch.arange(len(rows)), best]
-    return _ordered(first, wanted)
-
-
-def greedy(features: list[Tensor], count: int) -> list[Tensor]:
-    """Select images so that the mean of the picks stays nearest to the class mean.
-
-    With L2-normalised features and their mean mu, the k-th pick is the image, not picked before,
-    that brings ``(sum of picks) / k`` nearest to mu. Arguments and result are those of `herding`.
-    """
-    rows, present, mean = _padded(features)
-    wanted = present.sum(1).clamp(max=count)
-    squares = rows.square().sum(-1)
-    first = torch.full(present.shape, torch.inf, dtype=rows.dtype)
-    total = torch.zeros_like(mean)
-    free, every = present, torch.arange(len(rows))
-    for pick in range(int(wanted.max()) if len(wanted) else 0):
-        # |mu - (total + row) / k|^2 times k^2 / 2, without the terms that all rows share.
-        target = total - (pick + 1) * mean
-        distance = squares / 2 + torch.einsum("cnd,cd->cn", rows, target)
-        best = distance.masked_fill(~free, torch.inf).argmin(1)
-        first[every, best] = first[every, best].clamp(max=float(pick))
-        free = free.scatter(1, best[:, None], False)
-        total = total + rows[every, best]
-    return _ordered(first, wanted)
-
-
-def _in_parts(features: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Divide many classes into parts that take little memory once they are padded."""
-    largest = max((rows.numel() for rows in features), default=1)
-    at_once = max(1, _MOST_NUMBERS // max(1, largest))
-    return (features[i : i + at_once] for i in range(0, len(features), at_once))
-
-
-def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise and pad features to ``[classes, most images, D]``; mark real rows; average them."""
-    rows = torch.nn.utils.rnn.pad_sequence(
-        [normalize(f.detach().double().cpu(), dim=1) for f in features], batch_first=True
-    )
-    counts = torch.tensor([len(f) for f in features])
-    return rows, torch.arange(rows.shape[1]) < counts[:, None], rows.sum(1) / counts[:, None]
-
-
-def _products(rows: Tensor, weight: Tensor, present: Tensor) -> Tensor:
-    """Multiply each row with its class's weight; padding gets minus infinity."""
-    products = torch.einsum("cnd,cd->cn", rows, weight)
-    return products.masked_fill(~present, -torch.inf)
-
-
-def _ordered(first: Tensor, wanted: Tensor) -> list[Tensor]:
-    order = first.argsort(dim=1, stable=True)
-    return [row[:count] for row, count in zip(order, wanted.tolist(), strict=True)]

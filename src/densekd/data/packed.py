@@ -20,11 +20,10 @@ import torch
 from densekd.data.dataset import Dataset, FileImages
 from densekd.data.decode import UnreadableImage
 from densekd.data.file_lists import FileContents, all_of
-from densekd.data.folder import FolderTable
+from densekd.data.folder import TRAIN, FolderTable, check_asked_for
 from densekd.data.folder_images import FOLDER_IMAGE_SIZE, divided, folder_dataset
 from densekd.data.scenario import read_names
-from densekd.data.stratify import TEST_FRACTION
-from densekd.files import DamagedFile
+from densekd.files import DamagedFile, expand_home
 
 FORMAT = "densekd-packed-1"
 # The length of the header with the eight bytes before it: the images begin at a page.
@@ -63,6 +62,7 @@ class PackedFile(FileContents):
         try:
             names = json.loads(self._tensors["classes"].tobytes())
             self.classes, self.part_names = tuple(names["classes"]), tuple(names["parts"])
+            "".join(self.classes + self.part_names).encode()  # or raise, also for half a character
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _damaged(path, "its classes can't be read") from error
         self._check()
@@ -103,8 +103,7 @@ class PackedFile(FileContents):
             and bool((ends[1:] >= ends[:-1]).all())
             for ends, of in ((self.ends, "images"), (own["name_ends"], "names"))
         )
-        names = all(isinstance(n, str) for n in (*self.classes, *self.part_names))
-        if not (one_each and rising and names) or (
+        if not (one_each and rising) or (
             count > 0
             and not (
                 0 <= own["labels"].min() <= own["labels"].max() < len(self.classes)
@@ -136,25 +135,20 @@ def packed_dataset(
     size = FOLDER_IMAGE_SIZE if image_size is None else image_size
     if size < 1:
         raise ValueError(f"image_size must be at least 1, not {size}.")
-    table = divided(packed.table(), TEST_FRACTION, seed)
+    table = divided(packed.table(), seed)
+    learned = table.counts().get(TRAIN, {})
     if only is not None:
-        wanted, packed_names = {*only}, {*packed.classes}
-        missing = [name for name in only if name not in packed_names]
-        if missing:
-            raise ValueError(
-                f"{packed.path} has no images of the class {missing[0]!r}, and in all lacks "
-                f"{len(missing)} of the {len(only)} classes asked for."
-            )
+        check_asked_for(packed.path, only, learned)
+        wanted = {*only}
         chosen = torch.tensor([name in wanted for name in packed.classes])
         table = table.take(chosen[table.labels])
-    learned = table.counts().get("train", {})
-    order = [name for name in (only or packed.classes) if learned.get(name)]
+    order = only or [name for name in packed.classes if learned.get(name)]
     return folder_dataset(f"packed:{packed.path}", FileImages(table.files, size), table, order)
 
 
 def open_packed(path: str | Path) -> PackedFile:
     """Open a packed file that the user named; raise a `ValueError` if that is impossible."""
-    path = Path(path).expanduser()
+    path = expand_home(path)
     try:
         return PackedFile(path)
     except FileNotFoundError as error:
@@ -170,8 +164,7 @@ def _map_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         if not stat.S_ISREG(found.st_mode):
             raise _damaged(path, "it isn't a regular file")
         head = file.read(HEADER_BYTES)
-        spans = _spans(path, head, found.st_size)
-        facts = json.loads(head[8:])["__metadata__"]
+        spans, facts = _spans(path, head, found.st_size)
         # Read, not mapped: pages of names that nothing else looks at would count as memory in use.
         file.seek(spans["images"][1])
         if hashlib.file_digest(file, "sha256").hexdigest() != facts.get("index_sha256"):
@@ -186,8 +179,8 @@ def _map_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return tensors, facts
 
 
-def _spans(path: Path, head: bytes, size: int) -> dict[str, tuple[int, int]]:
-    """Where each tensor begins and ends in the file; the header must say so without gaps."""
+def _spans(path: Path, head: bytes, size: int) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Where each tensor begins and ends in the file, without gaps, and the facts of the header."""
     try:
         said_bytes = struct.unpack_from("<Q", head)[0]
         whole = said_bytes == HEADER_BYTES - 8 == len(head) - 8
@@ -209,7 +202,7 @@ def _spans(path: Path, head: bytes, size: int) -> dict[str, tuple[int, int]]:
             raise ValueError
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _damaged(path, "it isn't a packed file, or was cut off") from None
-    return spans
+    return spans, facts
 
 
 def _damaged(path: Path, why: str) -> DamagedFile:

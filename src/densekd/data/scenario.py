@@ -15,6 +15,7 @@ import torch
 
 from densekd.data.dataset import Dataset, Split
 from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
+from densekd.seeds import fixed_random_state
 
 # A function of one's own gets the class names, and returns them, or their positions, in order.
 OrderFunction = Callable[[Sequence[str]], Sequence[str] | Sequence[int]]
@@ -119,11 +120,15 @@ class Scenario(Sequence[Task]):
         """
         if isinstance(tasks, Path):
             return cls.of_names(dataset, read_tasks(tasks))
-        names = [task for task in tasks if not isinstance(task, int)]
-        if names:
-            return cls.of_names(dataset, names)
-        sizes = tuple(task for task in tasks if isinstance(task, int))
-        return cls(dataset, tuple(class_order(dataset, order)), sizes)
+        sizes = [task for task in tasks if isinstance(task, int)]
+        names = [task for task in tasks if not isinstance(task, int | str)]
+        if len(sizes) == len(tasks):
+            return cls(dataset, tuple(class_order(dataset, order)), tuple(sizes))
+        if len(names) < len(tasks):
+            raise ValueError(
+                f"Tasks are all numbers of classes, or all lists of class names, not {tasks!r}."
+            )
+        return cls.of_names(dataset, names)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -217,9 +222,9 @@ def class_order(dataset: Dataset, order: Order) -> list[int]:
 def _own_order(name: str, order: OrderFunction, classes: Sequence[str]) -> list[int]:
     if not callable(order):
         raise OwnPartError(f"{name} must be a function of the class names, not {order!r}.")
-    with explain_errors(name):
-        given = order(classes)
-        wanted = list(given)
+    # A resumed run asks again, and so does every rank: they must get the same order.
+    with explain_errors(name), fixed_random_state():
+        wanted = list(order(classes))
     if all(isinstance(name, str) for name in wanted):
         try:
             return _ids(cast(list[str], wanted), classes)

@@ -25,6 +25,7 @@ from densekd.data.hub import load_hub
 from densekd.data.imagenet import PAPERS, find_imagenet, load_imagenet
 from densekd.data.packed import PackedFile, load_packed, open_packed
 from densekd.data.scenario import read_names
+from densekd.files import expand_home
 from densekd.parts import find, is_reference
 
 
@@ -71,7 +72,7 @@ class SourceOptions:
     # Height and width for folders and ImageNet (224 unless given) and for the hub (that of the
     # first image unless given).
     image_size: int | None = None
-    classes_file: Path | None = None  # a text file of the ImageNet classes to load, one per line
+    classes_file: Path | None = None  # a text file of the classes to load, one per line
     seed: int = 0  # draws the test images of folders and hub data that aren't divided
     image_column: str | None = None  # needed for hub data with several
     label_column: str | None = None  # needed for hub data with several
@@ -135,7 +136,7 @@ def count_classes(name: str, classes_file: Path | None = None) -> int | None:
         if classes_file is not None:
             return len(read_names(classes_file))
         fixed = _FIXED_CLASSES.get(kind.partition("-")[0])  # imagenet100-ccil has 100, too
-        return fixed or _count(kind, Path(argument).expanduser())
+        return fixed or _count(kind, expand_home(argument))
     except ValueError:  # the run will say what is wrong
         return None
 
@@ -145,11 +146,9 @@ def _count(kind: str, path: Path) -> int | None:
         case "folder":
             parts = find_images(path).parts
             return sum(map(bool, parts[TRAIN if TRAIN in parts else WHOLE].values()))
-        case "imagenet":
-            if path.is_file():
-                return len(open_packed(path).classes)
+        case "imagenet" if not path.is_file():
             return len(list_classes(path / TRAIN).folders)
-        case "packed":
+        case "imagenet" | "packed":
             return len(open_packed(path).classes)
         case "npz":
             return len(load_npz(path).classes)
@@ -159,7 +158,7 @@ def _count(kind: str, path: Path) -> int | None:
 def find_source(name: str, classes_file: Path | None = None) -> FoundImages | PackedFile | None:
     """Find the files of a source that is a folder or a packed file; None for any other source."""
     kind, argument = parse(name)
-    path = Path(argument).expanduser()
+    path = expand_home(argument)
     if kind == "folder":
         return find_images(path)
     if kind == "packed" or (kind.startswith("imagenet") and path.is_file()):
@@ -174,7 +173,7 @@ def data_dir(given: Path | None = None) -> Path:
     """Return where downloads live: ``given``, else ``DENSEKD_DATA``, else the user's cache."""
     named = given or os.environ.get("DENSEKD_DATA")
     if named:
-        return Path(named).expanduser()
+        return expand_home(named)
     return platformdirs.user_cache_path("densekd")
 
 
@@ -198,7 +197,7 @@ def parse(name: str) -> tuple[str, str]:
 
 def _suggestion(name: str) -> str:
     usages = ", ".join(source.usage for source in SOURCES.values())
-    if name and Path(name).is_dir():
+    if name and os.path.isdir(name):
         return f"write folder:{name} for the folder of that name, or one of {usages}"
     if name.endswith(".npz"):
         return f"write npz:{name} for the file of that name, or one of {usages}"

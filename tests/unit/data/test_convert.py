@@ -76,15 +76,30 @@ def test_arrays_and_tensors_with_numbers_or_names() -> None:
 
 
 def test_hugging_face_data() -> None:
-    datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["x", "y"])}
-    )
-    picture = Image.fromarray(np.full((6, 8, 3), 9, np.uint8))
-    rows = {"image": [picture] * 4, "label": [0, 1, 0, 1]}
-    part = datasets.Dataset.from_dict(rows, features=features)
-    made = as_dataset(datasets.DatasetDict({"train": part, "test": part}), "mine.py:hf")
+    made = as_dataset(hugging_face(train=[0, 1, 0, 1], test=[0, 1]), "mine.py:hf")
     assert (made.classes, len(made.train), made.name) == (("x", "y"), 4, "mine.py:hf")
+
+
+def hugging_face(**labels: list[int]) -> Any:
+    """Splits of images of one colour with these labels, -1 for none."""
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["x", "y"])
+    features = datasets.Features({"image": datasets.Image(), "label": names})
+    picture = Image.fromarray(np.full((6, 8, 3), 9, np.uint8))
+    parts = {
+        part: datasets.Dataset.from_dict(
+            {"image": [picture] * len(own), "label": own}, features=features
+        )
+        for part, own in labels.items()
+    }
+    return datasets.DatasetDict(parts)
+
+
+def test_hugging_face_data_whose_test_images_have_no_labels() -> None:
+    given = hugging_face(train=[0, 1] * 5, test=[-1, -1], validation=[0, 1, 1])
+    assert as_dataset(given).test.labels.tolist() == [0, 1, 1]
+    drawn = as_dataset(hugging_face(train=[0, 1] * 5, test=[]))
+    assert (len(drawn.train), len(drawn.test)) == (8, 2)
 
 
 def test_a_folder_and_a_data_set_itself(tmp_path: Path) -> None:
@@ -138,6 +153,8 @@ X = np.zeros((3, 6, 8, 3), np.uint8)
         ((Squares("normalised"), Squares("array")), "leave out their normalisation"),
         ((Squares("array", classes=["a"]), Squares("array")), "label 1 is none of its 1 classes"),
         ({"test": Squares("array")}, "'train' must be among them"),
+        ((X, [0, 1, 1], X, [0, 1, 2]), "label 2 is none of its 2 classes"),
+        ((X[:0], [], X, [0, 1, 1]), "has no training images"),
         ("nowhere", "flowers can't be used: .*nowhere"),
     ],
 )
@@ -145,6 +162,14 @@ def test_what_is_no_data_is_refused_by_name(value: Any, sentence: str) -> None:
     with pytest.raises(OwnPartError, match=sentence) as found:
         as_dataset(value, "flowers")
     assert "flowers" in str(found.value)
+
+
+def test_a_size_that_arrays_do_not_have_is_refused() -> None:
+    x, y = np.zeros((4, 6, 6, 3), np.uint8), [0, 1, 0, 1]
+    same = as_dataset((x, y, x, y), options=ConvertOptions(image_size=6))
+    for value in ((x, y, x, y), same):
+        with pytest.raises(OwnPartError, match=r"flowers has images of 6 x 6 .* image_size"):
+            as_dataset(value, "flowers", ConvertOptions(image_size=16))
 
 
 def test_images_without_pixels_are_refused() -> None:

@@ -1,3 +1,7 @@
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +18,7 @@ from densekd.data.dataset import (
     join_images,
     join_splits,
 )
-from densekd.data.file_lists import FileContents, ends_of
+from densekd.data.file_lists import FileContents, FolderFiles, ends_of
 
 from support.datasets import dataset, split
 
@@ -92,6 +96,17 @@ def test_channel_statistics_are_those_of_all_pixels() -> None:
     torch.testing.assert_close(torch.tensor(mean, dtype=torch.float64), values.mean((0, 2, 3)))
     expected = values.transpose(0, 1).flatten(1).std(1, unbiased=False)
     torch.testing.assert_close(torch.tensor(std, dtype=torch.float64), expected)
+
+
+def test_the_fingerprint_of_files_whose_names_are_not_utf_8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xe4.png")  # in Latin-1
+    (tmp_path / name).write_bytes(b"abc")
+    labels = torch.zeros(1).long()
+    lists: list[Sequence[Path]] = [FolderFiles(tmp_path, [name]), (tmp_path / name,)]
+    first, second = (fingerprint(Split(FileImages(files, 8), labels)) for files in lists)
+    assert first == second
+    (tmp_path / name).write_bytes(b"abcd")
+    assert fingerprint(Split(FileImages(lists[0], 8), labels)) != first
 
 
 def test_the_fingerprint_of_packed_images_is_made_of_their_checksums() -> None:

@@ -172,6 +172,28 @@ def test_a_pickle_inside_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': (",
+        "if 1:\n    1\n  2",
+        "{1: 2, 'shape': 3}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000000000000,)}",
+    ],
+    ids=["cut off", "indented", "other keys", "absurd shape"],
+)
+def test_a_forged_header_is_told_in_one_sentence(tmp_path: Path, header: str) -> None:
+    content = io.BytesIO()
+    np.savez(content, **arrays(train_x=None))
+    with zipfile.ZipFile(content, "a") as file:
+        length = len(header).to_bytes(2, "little")
+        file.writestr("train_x.npy", b"\x93NUMPY\x01\x00" + length + header.encode() + bytes(64))
+    path = tmp_path / "set.npz"
+    path.write_bytes(content.getvalue())
+    with pytest.raises(ValueError, match=r"set\.npz: train_x is refused"):
+        load_npz(path)
+
+
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "set.npz"
     with pytest.raises(ValueError, match=r"set\.npz is not a file"):

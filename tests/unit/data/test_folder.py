@@ -78,18 +78,6 @@ def test_the_order_in_which_files_were_made_does_not_matter(animals: Path, tmp_p
     assert image_names(a.test) == image_names(b.test)
 
 
-@pytest.mark.parametrize(
-    ("count", "fraction", "tested"),
-    [(1, 0.5, 0), (2, 0.01, 1), (2, 0.99, 1), (10, 0.25, 2), (10, 0.99, 9), (10, 0.0, 0)],
-)
-def test_each_class_keeps_images_to_train_on(
-    tmp_path: Path, count: int, fraction: float, tested: int
-) -> None:
-    fill_folder(tmp_path / "one", count)
-    data = load_folder(tmp_path, image_size=4, test_fraction=fraction)
-    assert (len(data.train), len(data.test)) == (count - tested, tested)
-
-
 @pytest.mark.parametrize("part", ["val", "test"])
 def test_train_and_val_or_test_are_the_splits(tmp_path: Path, part: str) -> None:
     fill_folder(tmp_path / "train" / "b", 3)
@@ -159,12 +147,6 @@ def test_progress_counts_the_files(animals: Path, memory_bytes: int) -> None:
         on_progress=lambda *count: done.append(count),
     )
     assert done == [(i, 35) for i in range(1, 36)]
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
-def test_a_fraction_out_of_range_is_refused(animals: Path, fraction: float) -> None:
-    with pytest.raises(ValueError, match=r"test_fraction must be from 0 to below 1, not"):
-        load_folder(animals, test_fraction=fraction)
 
 
 def test_a_size_of_zero_is_refused(animals: Path) -> None:

@@ -29,9 +29,9 @@ def test_images_are_left_in_their_files_if_asked_for(animals: Path) -> None:
 def test_a_table_counts_and_divides_as_the_folder_does(animals: Path) -> None:
     images, table = read_images(find_images(animals), 8, 0, None, check=True)
     assert table.counts() == {"all": {"ant": 3, "cat": 5}}
-    parts = divided(table, 0.5, seed=0)
-    assert parts.counts() == {"train": {"ant": 1, "cat": 3}, "test": {"ant": 2, "cat": 2}}
+    parts = divided(table, seed=0)
+    assert parts.counts() == {"train": {"ant": 2, "cat": 4}, "test": {"ant": 1, "cat": 1}}
     data = folder_dataset(f"folder:{animals}", images, parts, order=["cat", "ant"])
     assert data.classes == ("cat", "ant")
-    assert data.train.labels.tolist() == [1, 0, 0, 0]
+    assert data.train.labels.tolist() == [1, 1, 0, 0, 0, 0]
     assert {name.partition("/")[0] for name in image_names(data.train)} == {"ant", "cat"}

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from densekd.data.dataset import Dataset, PixelImages
-from densekd.data.hub import load_hub
+from densekd.data.hub import hub_dataset, load_hub
 
 datasets = pytest.importorskip("datasets")
 
@@ -223,6 +223,12 @@ def test_progress_bars_are_off_while_loading_and_restored(
     assert capfd.readouterr() == ("", "")
     assert not datasets.are_progress_bars_disabled()
     assert torch.equal(dataset.train.labels, torch.tensor([0, 1, 2]))
+
+
+def test_images_that_do_not_fit_into_memory_are_refused() -> None:
+    parts, columns = {"train": rows([0, 1])}, {"image": None, "label": None}
+    with pytest.raises(ValueError, match=r"2 images, too many .*smaller image_size"):
+        hub_dataset("large", parts, columns, image_size=10**8)
 
 
 def test_an_image_without_a_known_label_is_left_out_alone(

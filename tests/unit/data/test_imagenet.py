@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD, PixelImages
-from densekd.data.imagenet import Subset, imagenet100_classes, load_imagenet, subset_classes
+from densekd.data.imagenet import Subset, imagenet100_classes, load_imagenet, paper_classes
 from densekd.data.scenario import seeded_order
 
 from support.class_folders import fill_folder, image_names
@@ -98,9 +98,9 @@ def test_too_few_ids_for_100_classes_are_refused(caplog: pytest.LogCaptureFixtur
     assert "drawn from 200 classes instead of 1000" in caplog.text
 
 
-def test_the_three_class_sets_of_papers_begin_and_overlap_as_they_should(tmp_path: Path) -> None:
+def test_the_three_class_sets_of_papers_begin_and_overlap_as_they_should() -> None:
     names: tuple[Subset, ...] = ("ccil", "ucir", "podnet")
-    ccil, ucir, podnet = (subset_classes(tmp_path, name) for name in names)
+    ccil, ucir, podnet = (paper_classes(name) for name in names)
     assert all(len(set(ids)) == 100 for ids in (ccil, ucir, podnet))
     assert [ccil[i] for i in seeded_order(100, 1993)[:5]] == [
         "n02129604",
@@ -119,7 +119,7 @@ def test_the_three_class_sets_of_papers_begin_and_overlap_as_they_should(tmp_pat
 
 
 def test_a_class_set_is_read_in_its_own_order(tmp_path: Path) -> None:
-    ids = subset_classes(tmp_path, "ccil")
+    ids = paper_classes("ccil")
     for part in ("train", "val"):
         for wnid in (*ids, "n00000000"):
             fill_folder(tmp_path / part / wnid, 1, "JPEG")

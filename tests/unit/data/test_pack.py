@@ -144,3 +144,11 @@ def test_imagenet_and_its_subsets_are_taken_from_a_packed_file(tmp_path: Path) -
     assert data.train.labels.tolist() == [1, 0]
     with pytest.raises(ValueError, match=r"no images of the class .* lacks 100 of the 100"):
         load_imagenet(target, subset="ccil")
+
+
+def test_a_class_asked_for_must_have_training_images_in_a_packed_file(photos: Path) -> None:
+    (photos / "train" / "bee").mkdir()
+    names = photos.parent / "names.txt"
+    names.write_text("cat\nbee\n")
+    with pytest.raises(ValueError, match=r"no images of the class 'bee'.* lacks 1 of the 2"):
+        load_packed(packed(photos), classes_file=names)

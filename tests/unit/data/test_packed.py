@@ -69,7 +69,14 @@ def test_a_changed_image_is_named_when_it_is_read_and_checked(target: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("ends", b""), ("classes", b"[" * 100_000), ("name_ends", b"")]
+    ("name", "content"),
+    [
+        ("ends", b""),
+        ("classes", b"[" * 100_000),
+        ("classes", b'{"classes": ["cat", 7], "parts": ["all"]}'),
+        ("classes", b'{"classes": ["cat", "\\ud800"], "parts": ["all"]}'),  # half a character
+        ("name_ends", b""),
+    ],
 )
 def test_a_forged_index_is_told_in_one_sentence(
     target: Path, tmp_path: Path, name: str, content: bytes

@@ -1,4 +1,6 @@
 import dataclasses
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -206,6 +208,22 @@ def test_an_order_of_ones_own(order: Any) -> None:
     made = dataset(4)
     assert class_order(made, order) == [3, 2, 1, 0]
     assert class_order(made, Path(refer(order, name="order"))) == [3, 2, 1, 0]
+
+
+def test_an_order_of_ones_own_is_drawn_alike_whenever_a_run_is_resumed() -> None:
+    def drawn(names: Sequence[str]) -> list[str]:
+        shuffled = [names[i] for i in np.random.permutation(len(names))]  # noqa: NPY002
+        return random.sample(shuffled, len(names))
+
+    assert class_order(dataset(20), drawn) == class_order(dataset(20), drawn)
+
+
+@pytest.mark.parametrize(
+    "tasks", [["class 0", "class 1", "class 2"], [["class 0", "class 1", "class 2"], 3]]
+)
+def test_tasks_that_are_neither_numbers_nor_lists_of_names_are_refused(tasks: Any) -> None:
+    with pytest.raises(ValueError, match="all numbers of classes, or all lists of class names"):
+        Scenario.of_tasks(dataset(3), tasks)
 
 
 @pytest.mark.parametrize(

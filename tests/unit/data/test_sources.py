@@ -66,6 +66,13 @@ def test_a_tilde_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert dataset.name == "folder:~/photos"
 
 
+@pytest.mark.parametrize("kind", ["folder", "npz", "packed", "imagenet"])
+def test_the_home_of_nobody_is_a_wrong_path(kind: str) -> None:
+    with pytest.raises(ValueError, match="~nobody-at-all/photos"):
+        load(f"{kind}:~nobody-at-all/photos")
+    assert count_classes(f"{kind}:~nobody-at-all/photos") is None
+
+
 @pytest.fixture
 def imagenet(tmp_path: Path) -> Path:
     """An ImageNet of 120 classes."""
@@ -128,6 +135,7 @@ def test_hub(tmp_path: Path) -> None:
         ("cifar-100", r"no source 'cifar-100'; the nearest of digits, .* hub:NAME is cifar100\.$"),
         ("CIFAR10", r"no source 'CIFAR10'; the nearest of .* is cifar10\.$"),
         ("imagnet:/data", r"the nearest of .* is imagenet:PATH\.$"),
+        ("x" * 5000, r"no source 'x+'; choose one of"),
         ("xyzzy", r"no source 'xyzzy'; choose one of digits, .*, hub:NAME\.$"),
         ("set.npz", r"write npz:set\.npz for the file"),
         ("", r"no source ''; choose one of"),

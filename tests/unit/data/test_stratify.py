@@ -2,7 +2,19 @@ import pytest
 import torch
 
 from densekd.data.dataset import PixelImages, Split
-from densekd.data.stratify import oversample_rare, oversampling_counts
+from densekd.data.stratify import oversample_rare, oversampling_counts, stratified_split
+
+from support.datasets import split as images_of
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "tested"),
+    [(1, 0.5, 0), (2, 0.01, 1), (2, 0.99, 1), (10, 0.25, 2), (10, 0.99, 9), (10, 0.0, 0)],
+)
+def test_each_class_keeps_images_to_train_on(count: int, fraction: float, tested: int) -> None:
+    train, test = stratified_split(images_of(3, count), fraction, seed=0)
+    assert torch.bincount(train.labels).tolist() == [count - tested] * 3
+    assert torch.bincount(test.labels, minlength=3).tolist() == [tested] * 3
 
 
 @pytest.mark.parametrize(
