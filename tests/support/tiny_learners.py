@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from densekd.data.augment import Augment
-from densekd.data.memory import ExemplarMemory, Quota, Selection
+from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, Task
+from densekd.data.selection import Selection
 from densekd.methods.method import Method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import Step, View

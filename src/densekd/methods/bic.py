@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from densekd.losses.checks import check_temperature
 from densekd.losses.classify import soft_cross_entropy
 from densekd.methods.method import Method, MethodSpec, Phase, Published
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedule, Schedules, same_for_all, stepped
@@ -51,6 +52,7 @@ class OldShare(Term):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
+        check_temperature(temperature)  # before the base task is trained, which doesn't need it
         self.temperature = temperature
         soft = f"softmax(t_old/{temperature:g}), softmax(z_old/{temperature:g})"
         self.formula = f"(old/seen) CE({soft}), t the teacher's logits"

@@ -70,8 +70,8 @@ def ccil(options: CcilOptions, schedules: Schedules) -> Method:
     .. math:: L = CE(z_{new}(x_n)) + CE(z_{all}(x_e)) + \lambda (KL(x_n) + KL(x_e)), \quad
         \lambda = \lambda_{base} (seen / new)^{0.66}
 
-    With ``generations``, more phases of the base task follow, by ``schedules.finish`` or as
-    published, with a copy of the network as the teacher: :math:`L = CE(z(x_n)) + w \, KL(x_n)`.
+    With ``generations``, more phases of the base task follow, by ``schedules.finish`` or
+    `GENERATION`, with a copy of the network as the teacher: :math:`L = CE(z(x_n)) + w \, KL(x_n)`.
     ``mixup`` and ``heavy_augmentation`` apply to all phases of the base task, and to no other.
     """
     of_gkd = DenseOptions(

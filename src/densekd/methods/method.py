@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar, get_args
 
 from densekd.checks import check_choice
 from densekd.data.augment import Strength
-from densekd.data.memory import Selection
+from densekd.data.selection import Selection
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import Stream, Term
 from densekd.nn.classifier import Head
@@ -112,6 +112,8 @@ class Method:
         check_choice("streams", self.streams, get_args(Streams))
         check_choice("keeps", self.keeps, get_args(Keeps))
         check_choice("predicts", self.predicts, get_args(Predictor))
+        if not 0 <= self.held_out < 1:
+            raise ValueError(f"held_out must be a share from 0 to below 1, not {self.held_out}.")
         self._check_kinds()
         object.__setattr__(self, "terms", MappingProxyType(dict(self.terms)))
         for phases in (self.base, self.increment):
@@ -154,16 +156,16 @@ class Method:
         yield from ((phase, True) for phase in self.base)
         yield from ((phase, False) for phase in self.increment)
 
-    def _fed(self, phase: Phase, base: bool) -> set[Stream]:
-        """The streams that a phase has batches of."""
+    def streams_of(self, phase: Phase, exemplars: bool) -> set[Stream]:
+        """The streams that a phase has batches of, with or without exemplars."""
         if phase.data != "streams" or self.streams == "merged":
             return {"merged"}
-        return {"new"} if base else {"new", "exemplars"}
+        return {"new", "exemplars"} if exemplars else {"new"}
 
     def _check_streams(self, slot: str, term: Term) -> None:
         """Refuse a term on batches that it never gets."""
-        counting = [self._fed(phase, base) for phase, base in self._phases() if phase.counts(slot)]
-        fed = set[Stream]().union(*counting)
+        phases = [(phase, base) for phase, base in self._phases() if phase.counts(slot)]
+        fed = set[Stream]().union(*(self.streams_of(phase, not base) for phase, base in phases))
         if not fed:
             raise ValueError(
                 f"{self.name}: no phase counts the term {slot!r}; add it to a phase's slots, or "
@@ -179,7 +181,7 @@ class Method:
     def _check_phase(self, phase: Phase, base: bool) -> None:
         """Refuse a phase whose terms are missing, or can't be computed in it."""
         place = f"{self.name}: the phase {phase.name!r} of {'the base task' if base else 'a task'}"
-        fed, taught = self._fed(phase, base), phase.teacher == "self" or not base
+        fed, taught = self.streams_of(phase, not base), phase.teacher == "self" or not base
         terms = {
             slot: term
             for slot, term in self.terms.items()

@@ -58,13 +58,12 @@ def _call(name: str, build: Callable[..., object], schedules: Schedules, given: 
     parameters = list(inspect.signature(build).parameters.values())
     if not parameters:
         raise OwnPartError(f"{name} takes no argument; it must take the schedules to train by.")
-    named = parameters[1:]
-    if all(each.kind is not each.VAR_KEYWORD for each in named):
-        _check_params(name, [each.name for each in named], given)
-    missing = [p.name for p in named if p.default is p.empty and p.kind < p.VAR_KEYWORD]
-    missing = [each for each in missing if each not in given and each != "args"]
-    if missing:
-        raise OwnPartError(f"{name} needs {missing[0]}: give method.params.{missing[0]}.")
+    named = [p for p in parameters[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+        _check_params(name, [p.name for p in named], given)
+    for p in named:
+        if p.default is p.empty and p.name not in given:
+            raise OwnPartError(f"{name} needs {p.name}: give method.params.{p.name}.")
     return build(schedules, **given)
 
 

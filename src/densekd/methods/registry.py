@@ -31,7 +31,7 @@ BASELINES = {spec.name: spec for spec in _SPECS if spec.published}
 
 def baseline_of(name: str) -> MethodSpec[Any] | None:
     """The baseline in a name such as ``icarl`` or ``icarl+rdkd``; None if there is none."""
-    return BASELINES.get(name.partition("+")[0])
+    return BASELINES.get(split_name(name)[0])
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 from densekd.checks import check_choice
 
@@ -48,17 +48,22 @@ class Schedule:
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
         if self.lr is None:
             object.__setattr__(self, "lr", ADAMW_LR if self.optimiser == "adamw" else _SGD_LR)
-        counts = 1 <= self.epochs <= _MOST and 1 <= self.batch_size <= _MOST
-        if not counts or not 0 < self.lr < math.inf:
+        counts = self.epochs, self.batch_size
+        whole = all(isinstance(n, SupportsIndex) and 1 <= n <= _MOST for n in counts)
+        if not whole or not 0 < self.lr < math.inf:
             raise ValueError(
                 f"Can't train for {self.epochs} epochs at rate {self.lr} "
                 f"in batches of {self.batch_size}."
             )
-        if not all(0 <= x < math.inf for x in (self.lr_end, self.momentum, self.weight_decay)):
-            raise ValueError("lr_end, momentum and weight_decay must be numbers of at least 0.")
+        numbers = self.lr_end, self.momentum, self.weight_decay, self.factor
+        if not all(0 <= x < math.inf for x in numbers):
+            raise ValueError(
+                "lr_end, momentum, weight_decay and factor must be numbers of at least 0."
+            )
+        if self.clamp is not None and not 0 < self.clamp < math.inf:
+            raise ValueError(f"clamp must be a positive number, not {self.clamp}.")
         if self.milestones and self.decay != "milestones":
             raise ValueError(f"milestones go with decay='milestones', not {self.decay!r}.")
-
         if not 0 <= self.warmup < self.epochs:
             raise ValueError(
                 f"warmup must be from 0 to below the {self.epochs} epochs, not {self.warmup}."

@@ -1,5 +1,6 @@
 """Terms: weighted losses, each on some of the batches."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -164,10 +165,12 @@ class CrossEntropy(Term):
 
     def __call__(self, step: Step) -> Tensor:
         """``-weight log softmax(z)_y``, the mean over images."""
-        first = sum(step.old) if self.over == "new" else 0
-        smoothing = 0.0 if step.old else self.base_smoothing
         losses = []
         for view in self.views(step):
+            # Not the sum of `step.old`, which an external teacher divides in its own way.
+            old = view.student.logits.shape[1] - step.added
+            first = old if self.over == "new" else 0
+            smoothing = 0.0 if old else self.base_smoothing
             logits = view.student.logits[:, first:]
             loss = cross_entropy(logits, view.labels - first, label_smoothing=smoothing)
             if view.blend is not None:
@@ -187,6 +190,13 @@ class RatioWeight:
 
     base: float
     exponent: float = 0.66
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.base < math.inf or not math.isfinite(self.exponent):
+            raise ValueError(
+                "The weight of a distillation must be a number of at least 0, with a finite "
+                f"exponent, not {self.formula}."
+            )
 
     @property
     def formula(self) -> str:

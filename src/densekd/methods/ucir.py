@@ -26,10 +26,10 @@ class UcirOptions:
 
 
 @dataclass(frozen=True)
-class OldRatioWeight:
+class OldRatioWeight(RatioWeight):
     """UCIR's weight: ``lambda = base sqrt(old / new)``, where others have seen / new."""
 
-    base: float
+    exponent: float = 0.5
 
     @property
     def formula(self) -> str:
@@ -47,7 +47,7 @@ class FeatureTerm(Term):
     needs_teacher = takes_mixup = True
     reads = "distance"  # the distance, in a formula
 
-    def __init__(self, weight: RatioWeight | OldRatioWeight) -> None:
+    def __init__(self, weight: RatioWeight) -> None:
         super().__init__()
         self.weight = weight
         self.formula = f"lambda [{self.reads}], lambda = {weight.formula}"

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from densekd.checks import first_line
+from densekd.files import expand_home
 from densekd.nn.network import Features, Preprocessing
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def pretrained(name: str) -> Pretrained:
     Only safetensors are read, and no code of the model is run.
     """
     transformers = _transformers(f"hf:{name}")
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     if not folder.is_dir() and (folder.is_absolute() or name.startswith(".")):
         raise ValueError(f"hf:{name} can't be loaded: there is no such folder.")
     place = str(folder) if folder.is_dir() else name
@@ -174,8 +174,7 @@ def _wrap(name: str, model: Any, preprocessing: Preprocessing, missing: list[str
             raise ValueError("it doesn't take images")
     # Models saved with a classifier lack the pooler, which would be drawn at random here.
     pools = not any("pooler" in key for key in missing)
-    if not pools:
-        model.pooler = None
+    model = _without_pooler(model, pools)
     lost = [key for key in missing if "pooler" not in key]
     if lost:
         logger.warning(

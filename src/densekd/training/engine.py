@@ -141,6 +141,12 @@ class Engine:
         assert isinstance(total, Tensor)
         return total
 
+    def gather(self, rows: Tensor, index: Tensor, count: int) -> Tensor:
+        """All ranks' rows ``[n, D]``, each at its index, as ``[count, D]`` on the CPU."""
+        every = rows.new_zeros(count, rows.shape[1])
+        every[index.to(rows.device)] = rows
+        return self.total(every).cpu()
+
     def broadcast(self, value: bool) -> bool:
         """The value of rank 0; all ranks wait for it."""
         return bool(self.fabric.broadcast(value))

@@ -16,7 +16,7 @@ from densekd.data.stratify import first_of_each
 from densekd.methods.method import Predictor
 from densekd.metrics import Matrix, confusion_matrix
 from densekd.nn.network import Network
-from densekd.training.inference import cosines, extract_features, nearest_mean
+from densekd.training.inference import cosines, extract_features, mean_directions, nearest_mean
 from densekd.training.learner import Learner
 
 # Enough for a mean, and few enough that it takes no time beside training.
@@ -56,11 +56,7 @@ def evaluate(learner: Learner, test: Split, *, keep_scores: bool = False) -> Eva
     counts.append(_counts(within, own.labels, len(learner.classes)))
     total = engine.total(torch.stack(counts).to(engine.device))
     head, *nearest, within_task = total.cpu().numpy()
-    every = None
-    if keep_scores:
-        gathered = chosen.new_zeros(len(test), len(learner.classes))
-        gathered[index.to(chosen.device)] = chosen
-        every = engine.total(gathered).cpu().numpy()
+    every = engine.gather(chosen, index, len(test)).numpy() if keep_scores else None
     return Evaluation(head, nearest[0] if nearest else None, within_task, every)
 
 
@@ -88,10 +84,9 @@ def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
     right = []
     for network in (learner.network, untrained):
         features = normalize(extract_features(network, known, learner.settings), dim=1)
-        sums = features.new_zeros(len(task.classes), features.shape[1])
-        sums.index_add_(0, known.labels.to(sums.device), features)
+        means = mean_directions(features, known.labels, len(task.classes))
         tested = extract_features(network, test, learner.settings)
-        predicted = nearest_mean(tested, normalize(sums, dim=1)).cpu() + task.first
+        predicted = nearest_mean(tested, means).cpu() + task.first
         right.append(int((predicted == test.labels).sum()))
     engine = learner.settings.engine
     trained, random = engine.total(torch.tensor(right, device=engine.device)).tolist()

@@ -35,8 +35,9 @@ def infer(
         for out in _outputs(network, network, data, settings, flipped)
     ]
     if not outputs:
-        head = network.classifier
-        return InferenceOutputs(torch.empty(0, head.classes), torch.empty(0, head.width))
+        head, device = network.classifier, settings.engine.device
+        sizes = head.classes, head.width
+        return InferenceOutputs(*(torch.empty(0, size, device=device) for size in sizes))
     return InferenceOutputs(*(torch.cat(parts) for parts in zip(*outputs, strict=True)))
 
 
@@ -44,7 +45,8 @@ def extract_features(network: Network, data: Split, settings: Settings) -> Tenso
     """Pooled features ``[n, D]``, without computing logits."""
     outputs = _outputs(network, network.backbone, data, settings)
     features = [batch.pooled.float() for batch in outputs]
-    return torch.cat(features) if features else torch.empty(0, network.classifier.width)
+    none = torch.empty(0, network.classifier.width, device=settings.engine.device)
+    return torch.cat(features or [none])
 
 
 def class_means(network: Network, exemplars: Split, settings: Settings) -> Tensor:
@@ -58,8 +60,13 @@ def class_means(network: Network, exemplars: Split, settings: Settings) -> Tenso
         for flipped in (False, True)
     ]
     unit = normalize(both[0], dim=1) + normalize(both[1], dim=1)
-    sums = unit.new_zeros(network.classifier.classes, unit.shape[1])
-    sums.index_add_(0, exemplars.labels.to(unit.device), unit)
+    return mean_directions(unit, exemplars.labels, network.classifier.classes)
+
+
+def mean_directions(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Unit vectors ``[classes, D]`` towards the mean of each class's features ``[n, D]``."""
+    sums = features.new_zeros(classes, features.shape[1])
+    sums.index_add_(0, labels.to(sums.device), features)
     return normalize(sums, dim=1)  # a sum has the direction of its mean, whatever the counts
 
 

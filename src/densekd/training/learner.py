@@ -171,9 +171,9 @@ class Learner:
             return None
         return inference.class_means(self.network, self.memory.exemplars(), self.settings)
 
-    def infer(self, images: Images, *, flipped: bool = False) -> inference.InferenceOutputs:
-        """Logits and pooled features of images, or of their mirror images."""
-        return inference.infer(self.network, images, self.settings, flipped=flipped)
+    def infer(self, images: Images) -> inference.InferenceOutputs:
+        """Logits and pooled features of images."""
+        return inference.infer(self.network, images, self.settings)
 
     def in_float32(self) -> "Learner":
         """The same learner computing in 32 bits, so that predictions don't depend on the device."""
@@ -243,11 +243,11 @@ class Learner:
         state = checkpoint.load_state(Path(folder) / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
-        learner = cls(**restore_parts(made_of, given))
         with checkpoint.sound_content(Path(folder)):
+            learner = cls(**restore_parts(made_of, given))
             learner._set_kind(made_of.get("kind", learner.kind))
             learner.load_state(state, change_method=method is not None)
-        learner._set_augment(augment_in_use(learner.settings.augment, made_of, settings))
+            learner._set_augment(augment_in_use(learner.settings.augment, made_of, settings))
         return learner
 
     def state(self) -> State:
@@ -290,7 +290,7 @@ class Learner:
         for size in state.facts["sizes"]:
             self.network.grow(size)
         self.settings.engine.place(self.network)
-        load_weights(self.network, select_prefix(state.tensors, "network."))
+        load_weights(self.network.eval(), select_prefix(state.tensors, "network."))
         self.memory.load_state_dict(select_prefix(state.tensors, "memory."))
         if change_method:
             self.memory.shrink()

@@ -110,7 +110,8 @@ def train_task(
                 loop.load_state(saved)
             saved = None
         loop.run(position, callback)
-    network.requires_grad_(True)
+    # In evaluation mode, so that inference switches no mode while another thread infers.
+    network.eval().requires_grad_(True)
     return position
 
 

@@ -109,12 +109,8 @@ def step_outputs(learner: Learner, test: Split) -> StepOutputs:
     own = learner.infer(test.take(index).images)
     means = learner.prediction_means()
     scores = own.logits if means is None else cosines(own.features, means)
-    parts = []
-    for part in (own.logits, scores, own.features):
-        every = part.new_zeros(len(test), part.shape[1])
-        every[index.to(every.device)] = part
-        parts.append(engine.total(every).cpu())
-    logits, scores, features = parts
+    parts = (own.logits, scores, own.features)
+    logits, scores, features = (engine.gather(part, index, len(test)) for part in parts)
     labels, sizes, classes = test.labels.cpu(), learner.sizes, learner.classes
     return StepOutputs(
         logits, labels, scores.argmax(1), features, sizes, classes, step=len(sizes) - 1

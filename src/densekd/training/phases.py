@@ -107,9 +107,9 @@ class TaskTraining:
 
     def _active(self, slot: str, term: Term) -> bool:
         """Whether a term takes part in this task: it has batches, and a teacher if it needs one."""
-        streams = {"merged"} if self.method.streams == "merged" else {"new"}
-        if self.images.replayed is not None and self.method.streams == "split":
-            streams.add("exemplars")
+        exemplars = self.images.replayed is not None
+        phases = [phase for phase in self.phases if not self.lacks_images(phase)]
+        streams = set[Stream]().union(*(self.method.streams_of(p, exemplars) for p in phases))
         taught = self._external_teacher is not None or any(
             phase.teacher == "self" and slot in (phase.slots or ()) for phase in self.phases
         )
@@ -157,9 +157,13 @@ class PhaseTraining:
         self.terms = {
             slot: term
             for slot, term in task.active_terms.items()
-            if (phase.slots is None or slot in phase.slots)
-            and (self.teacher is not None or not term.needs_teacher)
+            if phase.counts(slot) and (self.teacher is not None or not term.needs_teacher)
         }
+        if not self.terms:
+            raise ValueError(
+                f"{task.method.name}: the phase {phase.name!r} has no loss without exemplars; keep "
+                "some, or count a term in it that needs none."
+            )
 
     def __len__(self) -> int:
         """How many batches an epoch has."""

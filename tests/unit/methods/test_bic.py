@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from densekd.data.dataset import PixelImages, Split
-from densekd.data.memory import ExemplarMemory, Quota, Selection
+from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
+from densekd.data.selection import Selection
 from densekd.data.stratify import held_count
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.bic import BIAS_STAGE, BicOptions, NewShare, OldShare, Unbiased, bic
@@ -105,6 +106,11 @@ def test_the_second_stage_needs_something_to_correct() -> None:
     plain = Network(cifar_resnet(8), LinearClassifier(64))
     with pytest.raises(ValueError, match="corrects a BiasClassifier: take head='bias'"):
         Unbiased(0.1)(random_step(plain, OLD, NEW))
+
+
+def test_a_temperature_that_can_not_be_is_refused_before_the_base_task() -> None:
+    with pytest.raises(ValueError, match="temperature must be a positive number, not -1"):
+        bic(BicOptions(temperature=-1.0), Schedules())
 
 
 def test_the_released_second_stage_is_taken_unless_another_is_given() -> None:

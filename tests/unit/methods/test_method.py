@@ -58,6 +58,12 @@ def test_what_a_method_can_not_be_is_refused(name: str, sentence: str) -> None:
         dataclasses.replace(method(), **cast(dict[str, Any], {name: "round"}))
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_held_out_that_leaves_nothing_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match="held_out must be a share from 0 to below 1, not"):
+        dataclasses.replace(method(), held_out=share)
+
+
 TRAIN = Phase("train", Schedule())
 BALANCED = Phase("balanced", Schedule(), data="balanced")
 

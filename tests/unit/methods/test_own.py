@@ -8,7 +8,13 @@ from densekd.methods.icarl import ICARL
 from densekd.methods.method import Method, Phase
 from densekd.methods.own import own_method, shortened
 from densekd.methods.paper import DenseOptions
-from densekd.methods.registry import is_own_method, make_method, split_name, what_kd_does
+from densekd.methods.registry import (
+    baseline_of,
+    is_own_method,
+    make_method,
+    split_name,
+    what_kd_does,
+)
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy
 from densekd.parts import OwnPartError, refer
@@ -46,11 +52,20 @@ def test_the_parameters_of_a_specification_are_its_options() -> None:
         own_method("mine", ICARL, SCHEDULES, {"predict": "head"})
 
 
+def test_a_function_may_take_anything_more() -> None:
+    def build(schedules: Schedules, *rest: object, weight: float, **others: object) -> Method:
+        return plain(schedules, weight + len(rest) + len(others))
+
+    made = own_method("mine", build, SCHEDULES, {"weight": 0.5, "other": 1})
+    assert "1.5" in made.terms["ce"].formula
+
+
 @pytest.mark.parametrize(
     ("value", "params", "sentence"),
     [
         (plain, {"wieght": 1}, "mine takes no parameter 'wieght'; it has weight"),
         (lambda schedules, alpha: None, {}, "needs alpha: give method.params.alpha"),
+        (lambda schedules, *rest: None, {"rest": 1}, "no parameter 'rest'; it has none"),
         (lambda: None, {}, "must take the schedules"),
         (lambda schedules: 3, {}, "gave int"),
         (7, {}, "mine must be a Method, a MethodSpec, or a function .* gave int"),
@@ -70,6 +85,8 @@ def test_names_are_split_at_the_plus_behind_the_colon() -> None:
     assert split_name("rdkd") == ("rdkd", "")
     assert is_own_method("mine.py:eeil+rdkd")
     assert not is_own_method("icarl+rdkd")
+    assert baseline_of("icarl+rdkd") is ICARL
+    assert baseline_of("icarl+mine/eeil.py:eeil") is None
 
 
 def test_a_distillation_is_set_in_the_slot_kd() -> None:

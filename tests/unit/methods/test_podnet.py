@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from densekd.data.memory import Selection
 from densekd.data.scenario import Scenario
+from densekd.data.selection import Selection
 from densekd.losses.classify import NcaMode
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.method import Method

@@ -220,8 +220,7 @@ class Noting(ChannelDistance):
 def noting() -> Method:
     how = method()
     distance = cast(ChannelDistance, how.terms["channels"])
-    weight = cast(RatioWeight, distance.weight)
-    return how.with_term("channels", Noting(weight, distance.nca))
+    return how.with_term("channels", Noting(distance.weight, distance.nca))
 
 
 def test_importance_is_that_of_the_fine_tuned_network_on_all_the_tasks_images() -> None:

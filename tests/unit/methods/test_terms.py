@@ -24,6 +24,7 @@ from densekd.methods.terms import (
     Vectors,
     View,
 )
+from densekd.methods.ucir import OldRatioWeight
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
@@ -104,6 +105,14 @@ def test_in_the_base_task_new_and_all_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_tasks_of_an_external_teacher_are_not_old_classes(smoothing: float) -> None:
+    view = View(torch.tensor([2, 0, 1]), outputs(3, 3, 0), outputs(3, 3, 1))
+    base = Step({"new": view}, (2, 1), 3, seeded(), NETWORK)
+    wanted = cross_entropy(view.student.logits, view.labels, label_smoothing=smoothing)
+    assert torch.equal(CrossEntropy(["new"], "new", smoothing)(base), wanted)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy_of_blended_images_is_against_the_blended_labels(smoothing: float) -> None:
     labels, others = torch.tensor([2, 0, 1]), torch.tensor([1, 0, 2])
     view = View(labels, outputs(3, 3, 0), None, Blend(others, 0.3))
@@ -122,6 +131,13 @@ def test_the_ratio_is_that_of_ccil() -> None:
     assert weights == sorted(weights)
     assert ratio.of(50, 10) == 5 * 6**0.66  # of all classes seen, not of the old
     assert {RatioWeight(7.0, 0.0).of(old, new) for old in (1, 50, 99) for new in (1, 10)} == {7.0}
+
+
+@pytest.mark.parametrize("given", [(-5.0,), (np.nan,), (np.inf,), (5.0, np.nan)])
+def test_a_weight_that_nobody_means_is_refused(given: tuple[float, ...]) -> None:
+    for kind in (RatioWeight, OldRatioWeight):
+        with pytest.raises(ValueError, match="must be a number of at least 0"):
+            kind(*given)
 
 
 @pytest.mark.parametrize("groups", ["whole", "each", "every"])

@@ -9,6 +9,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Features, Network
 from densekd.training import inference
+from densekd.training.engine import Engine
 from densekd.training.inference import class_means, extract_features, infer, nearest_mean
 
 import reference
@@ -90,6 +91,15 @@ def test_no_images_give_empty_outputs() -> None:
     each, nothing = network(), noise([0] * CLASSES)
     assert [list(x.shape) for x in infer(each, nothing.images, SETTINGS)] == [[0, 6], [0, 9]]
     assert extract_features(each, nothing, SETTINGS).shape == (0, 9)
+
+
+def test_empty_outputs_are_on_the_device_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an accelerator, where a rank may have no test image."""
+    each, nothing = network(), noise([0] * CLASSES)
+    monkeypatch.setattr(Engine, "device", torch.device("meta"))
+    monkeypatch.setattr(inference, "batch_size", lambda _: 1)
+    outputs = [*infer(each, nothing.images, SETTINGS), extract_features(each, nothing, SETTINGS)]
+    assert all(x.device.type == "meta" for x in outputs)
 
 
 def test_class_means_are_of_exemplars_and_their_mirror_images() -> None:

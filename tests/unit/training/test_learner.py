@@ -1,25 +1,28 @@
 import dataclasses
 import functools
 import logging
+import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from densekd.data.augment import Augment
 from densekd.data.dataset import PixelImages, Split
-from densekd.data.memory import ExemplarMemory, Quota, Selection
+from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, Task
+from densekd.data.selection import Selection
 from densekd.methods.method import Method
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
+from densekd.nn.network import Features
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
-from densekd.training.checkpoint import Checkpoints, State
+from densekd.training.checkpoint import Checkpoints, DamagedCheckpoint, State, save_state
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
 from densekd.training.learner import Learner, Settings
@@ -184,6 +187,64 @@ def test_a_saved_learner_loads_and_learns_on(name: str, tmp_path: Path) -> None:
     assert restored.predict(images) == each.predict(images)
     restored.learn(SCENARIO[2])
     assert same_state(restored.state(), finished(name))
+
+
+class Waiting(TinyBackbone):
+    """Keeps two images waiting while three others are inferred, and notes its mode then."""
+
+    begun, ended = threading.Event(), threading.Event()
+    trained: ClassVar[list[bool]] = []
+
+    def forward(self, images: Tensor) -> Features:
+        if len(images) == 2:
+            self.begun.set()
+            self.ended.wait(10)
+            self.trained.append(self.training)
+        elif len(images) == 3:
+            self.begun.wait(10)
+        return super().forward(images)
+
+
+def test_threads_infer_without_disturbing_each_other(tmp_path: Path) -> None:
+    images = SCENARIO.dataset.test.images
+    parts = Waiting(), method("gkd"), ExemplarMemory(Quota(2)), learner(method("gkd")).settings
+    each = Learner(*parts)
+    each.learn(SCENARIO[0])
+    each.save(tmp_path)
+    for one in (each, Learner.load(tmp_path, *parts)):
+        Waiting.begun.clear()
+        Waiting.ended.clear()
+        three, two = (
+            threading.Thread(target=one.logits, args=[images.take(torch.arange(count))])
+            for count in (3, 2)
+        )
+        three.start()
+        two.start()
+        three.join()
+        Waiting.ended.set()
+        two.join()
+    assert Waiting.trained == [False, False]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"parts": "x"},
+        {"parts": {"memory": {"quota": 3}}},
+        {"parts": {"settings": {"augment": {"colour": 3}}}},
+        {"parts": {"backbone": "resnet8", "method": "gkd", "used": {"colour": 3}}},
+    ],
+    ids=str,
+)
+def test_a_saved_learner_that_someone_changed_is_refused(
+    forged: dict[str, Any], tmp_path: Path
+) -> None:
+    each = learner(method("gkd"))
+    state = each.state()
+    save_state(tmp_path / "learner", State({**state.facts, **forged}, state.tensors))
+    given: dict[str, Any] = {} if "memory" in forged["parts"] else {"memory": 2}
+    with pytest.raises(DamagedCheckpoint, match="isn't what was saved"):
+        Learner.load(tmp_path, TinyBackbone(), method("gkd"), settings=each.settings, **given)
 
 
 def test_a_state_loads_only_into_a_new_learner_of_the_same_method() -> None:

@@ -6,14 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from densekd.data.memory import Selection
+from densekd.data.selection import Selection
 from densekd.methods.method import Method, Phase
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
+from densekd.methods.terms import CrossEntropy
 from densekd.training.learner import Learner
 from densekd.training.phases import PhaseTraining, TaskTraining
 
-from support.tiny_learners import BASE, FINISH, SCHEDULES, STEPS_OF_TWO, learned, tiny_learner
+from support.tiny_learners import (
+    BASE,
+    FINISH,
+    SCHEDULES,
+    STEPS_OF_TWO,
+    Recorder,
+    learned,
+    tiny_learner,
+)
 
 BALANCED = Phase("finetune", FINISH, data="balanced")
 HELD_OUT = Phase("bias", FINISH, data="held-out", slots=("merged",))
@@ -144,3 +153,35 @@ def test_an_epoch_continues_after_the_batches_that_are_skipped(streams: str) -> 
     for wanted, given in zip(whole[2:], rest, strict=True):
         assert wanted.keys() == given.keys()
         assert all(torch.equal(wanted[s].images, given[s].images) for s in wanted)
+
+
+def split_method(*increment: Phase) -> Method:
+    """Two streams, and a term on the batches of a balanced phase."""
+    terms = {
+        "new": CrossEntropy(["new"], "new"),
+        "exemplars": CrossEntropy(["exemplars"], "all"),
+        "balance": CrossEntropy(["merged"], "all"),
+    }
+    base = (Phase("train", BASE, slots=("new",)),)
+    return Method("split", "linear", terms, base, increment)
+
+
+TRAIN = Phase("train", BASE, slots=("new", "exemplars"))
+BALANCE = Phase("balance", FINISH, "balanced", slots=("balance",))
+
+
+@pytest.mark.parametrize(("per_class", "counted"), [(2, {"balance"}), (0, set())])
+def test_a_method_with_two_streams_may_end_by_a_balanced_phase(
+    per_class: int, counted: set[str]
+) -> None:
+    callback = Recorder()
+    learned(split_method(TRAIN, BALANCE), STEPS_OF_TWO, callback=callback, per_class=per_class)
+    assert callback.slots(1, "balance") == counted
+    assert "balance" not in callback.slots(1, "train")
+
+
+def test_a_phase_that_has_no_loss_without_exemplars_says_so() -> None:
+    how = split_method(TRAIN, Phase("replay", BASE, slots=("exemplars",)), BALANCE)
+    learned(how, STEPS_OF_TWO[:2])
+    with pytest.raises(ValueError, match="the phase 'replay' has no loss without exemplars; keep"):
+        learned(how, STEPS_OF_TWO[:2], per_class=0)
