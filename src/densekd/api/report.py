@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from densekd.display import output
+from densekd.files import expand_home
 from densekd.reports.write import write_report
 
 
@@ -31,9 +32,9 @@ def report(*folders: Path | str, out: Path | str = "report", quiet: bool = False
         >>> page.as_posix(), (page.parent / "tables" / "comparison.tex").exists()
         ('report/index.html', True)
     """
-    places = [Path(folder) for folder in folders or ("runs",)]
+    places = [expand_home(folder) for folder in folders or ("runs",)]
     with drawing(quiet=quiet) as on_progress:
-        return write_report(places, Path(out), on_progress).page
+        return write_report(places, expand_home(out), on_progress).page
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from densekd.api.signature import with_keywords
 from densekd.config.keywords import ConfigSource, Overrides, RunKeywords, make_config
 from densekd.config.schema import Config
 from densekd.display.run_progress import run_display
+from densekd.files import expand_home
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.result import Result
 from densekd.runs.run import run_config, run_folder
@@ -86,7 +87,7 @@ def run(
     """
     made = make_config(config, settings, override, trust_code=trust_code)
     _check_devices(made)
-    out = Path(out).expanduser()
+    out = expand_home(out)
     folder = run_folder(made, out)
     with run_display(made, folder, quiet=quiet) as display:
         watching = display if observer is None else RunObservers(display, observer)

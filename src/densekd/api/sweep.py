@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,10 +16,12 @@ from densekd.config.keywords import (
     settings_of,
     with_overrides,
 )
+from densekd.config.settings_tree import as_text
 from densekd.display import output
 from densekd.display.interrupts import interruptible
 from densekd.display.progress import Bars, display_target
 from densekd.display.sweep_progress import SweepDisplay, left_out, summary
+from densekd.files import expand_home
 from densekd.parts import is_reference
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepPlan, plan
@@ -88,16 +90,20 @@ def sweep(
     file = find_experiment(str(experiment))
     made = read_experiment(file)
     keys = {**RUN_KEYS, **(COMPRESSION_KEYS if made.kind == "compression" else {})}
-    axes = {
-        (key := keys.get(name, name)): [as_setting(key, value) for value in values]
-        for name, values in (grid or {}).items()
-    }
-    made = made.with_axes([f"{key}={json.dumps(values)}" for key, values in axes.items()])
+    axes = dict(_axis(keys.get(name, name), values) for name, values in (grid or {}).items())
+    made = made.with_axes([f"{key}={json.dumps(x, default=as_text)}" for key, x in axes.items()])
     made = made.with_pick(list(pick), pick_tasks)
     tree = with_overrides(settings_of(given, keys), changes)
     pool = partial(start_pool, *where, value=_python_value([axes, tree]))
-    planned = plan(made, Path(out).expanduser(), tree, scale)
+    planned = plan(made, expand_home(out), tree, scale)
     return SweepOutcome(carry_out_sweep(planned, file, pool, quiet=quiet))
+
+
+def _axis(key: str, values: Any) -> tuple[str, list[Any]]:
+    """A key of the grid, and its values as settings."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"grid has a list of values for {key}, not {values!r}.")
+    return key, [as_setting(key, value) for value in values]
 
 
 def _python_value(settings: Any) -> str | None:

@@ -5,6 +5,7 @@ from typing import Unpack
 
 from densekd.api.signature import with_keywords
 from densekd.display.learn_progress import learn_display
+from densekd.files import expand_home
 from densekd.model.options import TeachKeywords, TeachOptions
 from densekd.model.request import TeachObserver
 from densekd.model.store import Update
@@ -57,4 +58,4 @@ def teach(
         raise ValueError(f"Give either one value of options or {', '.join(options)}, not both.")
     chosen = given or TeachOptions(**options)
     with learn_display(quiet=quiet) as display:
-        return teach_model(Path(model), Path(photos), chosen, observer or display)
+        return teach_model(expand_home(model), expand_home(photos), chosen, observer or display)

@@ -10,6 +10,7 @@ from densekd.config.digests import influential
 from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, over, plain, read_toml
+from densekd.files import DamagedFile, expand_home
 from densekd.methods.registry import baseline_of, split_name
 from densekd.parts import OwnPartError
 
@@ -20,9 +21,14 @@ _FIXED = ("seed", "network", *_SECTIONS)
 
 def read_config(folder: Path) -> Config:
     """Read the settings of the run in a folder."""
-    if not (folder / "config.toml").is_file():
+    file = folder / "config.toml"
+    if not file.is_file():
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
-    return resolve(read_toml(folder / "config.toml", sealed=True))
+    tree = read_toml(file, sealed=True)
+    # Otherwise reading it would read the settings of another folder, or its own without end.
+    if given(tree, "start") is not None and given(tree, "start", "settings") is None:
+        raise DamagedFile(f"{file} is damaged: its start isn't what was saved.")
+    return resolve(tree)
 
 
 def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Mapping[str, Any]:
@@ -39,7 +45,7 @@ def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Map
     start = _parse(start) if isinstance(start, str) else start
     if given(start, "settings") is not None or not isinstance(given(start, "run"), str | Path):
         return tree
-    folder = Path(start["run"]).expanduser()
+    folder = expand_home(start["run"])
     try:
         parent = read_config(folder)
     except ValueError as error:
@@ -76,9 +82,10 @@ def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
         tree.pop(own, None)
     name = str(given(changes, "method", "name") or parent.method.name)
     baseline = baseline_of(name)
-    section = () if baseline is None else (baseline.key,)
-    method = tree["method"]
-    tree["method"] = {k: x for k, x in method.items() if k in ("name", "options", *section)}
+    kept = ["name", "options", *([] if baseline is None else [baseline.key])]
+    if split_name(name)[0] == split_name(parent.method.name)[0]:
+        kept.append("params")
+    tree["method"] = {key: value for key, value in tree["method"].items() if key in kept}
     if baseline is not None:
         tree.get("training", {}).pop("preset", None)  # which is refused with a baseline
     return tree
@@ -112,13 +119,12 @@ def _check_code(branch: Config, tree: Mapping[str, Any]) -> None:
 
 def _check_fixed(parent: Config, branch: Config) -> None:
     before, after = _fixed(parent), _fixed(branch)
-    changed = [key for key in before if before[key] != after[key]]
-    if changed:
-        key = changed[0]
-        raise ValueError(
-            f"{key} is {before[key]} in the steps learned so far, so it can't become {after[key]}; "
-            "leave it out, or begin a run of its own."
-        )
+    for key, value in before.items():
+        if after[key] != value:
+            raise ValueError(
+                f"{key} is {value} in the steps learned so far, so it can't become {after[key]}; "
+                "leave it out, or begin a run of its own."
+            )
 
 
 def _fixed(config: Config) -> dict[str, Any]:

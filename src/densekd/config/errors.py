@@ -98,6 +98,9 @@ def _choices(kind: Any) -> list[str]:
 def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
     """Propose the most similar key, or list the keys of the section."""
     key = ".".join(path)
+    if key in settings:  # a dotted key of a mapping, or in quotes
+        section, _, name = key.rpartition(".")
+        return f"{key} is a setting in the section {section}; write it there, as {name}."
 
     def likeness(known: str) -> tuple[float, float]:
         leaf = difflib.SequenceMatcher(None, path[-1], known.rpartition(".")[2]).ratio()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 from densekd.config.own_parts import LISTED, is_plain, refer_each
 from densekd.config.schema import Config, as_tree, resolve
 from densekd.config.settings_tree import merge, nested, override, read_toml
+from densekd.files import expand_home
 from densekd.parts import refer
 
 # A name, a reference such as ``mine.py:eeil``, or a Python value: a part of one's own.
@@ -101,7 +102,7 @@ def make_config(
 ) -> Config:
     """The settings in a file, a mapping or a `Config`, changed by keywords, then by ``changes``."""
     if isinstance(config, Path | str):
-        tree: Mapping[str, Any] = read_toml(Path(config).expanduser())
+        tree: Mapping[str, Any] = read_toml(expand_home(config))
     elif isinstance(config, Config):
         tree = as_tree(config)
     else:
@@ -114,4 +115,4 @@ def with_overrides(tree: Mapping[str, Any], changes: Overrides) -> dict[str, Any
     """Settings changed by dotted keys."""
     if isinstance(changes, Mapping):
         return merge(tree, nested(changes))
-    return override(tree, changes)
+    return override(tree, [changes] if isinstance(changes, str) else changes)

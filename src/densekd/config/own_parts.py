@@ -34,7 +34,7 @@ _SETTINGS = ("network", "data.source", "scenario.order", "memory.selection")
 # Those that learned steps depend on, and that steps to come must agree with.
 _FIXED = ("network", "data.source", "scenario.order")
 # What the base task's result depends on; a method that holds images out adds the selection.
-_OF_BASE = ("network", "data.source", "scenario.order", "method.name")
+_OF_BASE = (*_FIXED, "method.name")
 # The settings that are lists of parts.
 LISTED = ("metrics", "loggers")
 _FILE = "code.json"

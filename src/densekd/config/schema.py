@@ -16,8 +16,9 @@ from densekd.config.own_parts import Loggers, OwnMetrics, OwnSelection, with_ref
 from densekd.config.settings_tree import as_text, given, merge, plain, toml_lines, uniform
 from densekd.data import sources
 from densekd.data.augment import Crop
-from densekd.data.memory import Quota, Selection
+from densekd.data.memory import Quota
 from densekd.data.scenario import Task
+from densekd.data.selection import Selection
 from densekd.jobs.estimate import PhaseWork, workload
 from densekd.methods.defaults import Preset
 from densekd.methods.method import Method

@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from densekd.files import read_sealed_text
 
 _DEEPEST = 8  # parts of a dotted key
+_MOST_LEVELS = 12  # of sections and lists in a file
 _MOST_BYTES = 16 << 20  # of a file with settings
 # Settings that can't change a result, by dotted key.
 INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "loggers", "start.run")
@@ -25,15 +28,24 @@ def read_toml(path: Path, *, sealed: bool = False) -> dict[str, Any]:
     """
     try:
         text = read_sealed_text(path, _MOST_BYTES) if sealed else _read_text(path)
-        return tomllib.loads(text)
     except FileNotFoundError:
         raise ValueError(f"There is no configuration file {path}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}.") from error
-    except RecursionError:
-        raise ValueError(f"{path} is not TOML: its brackets are nested too deep.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} can't be read as a text file ({error}).") from error
+    try:
+        tree = tomllib.loads(text)
+        if not _is_shallow(tree, _MOST_LEVELS):
+            raise RecursionError
+    except ValueError as error:  # no TOML, or a number of thousands of digits
+        raise ValueError(f"{path} is not TOML: {error}.") from error
+    except RecursionError:
+        raise ValueError(f"{path} is no file of settings: it is nested too deep.") from None
+    return tree
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels >= 0 and all(_is_shallow(each, levels - 1) for each in inner)
 
 
 def _read_text(path: Path) -> str:
@@ -50,7 +62,7 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
     A value is read as TOML, or else as text; ``none`` unsets a setting.
     """
-    new: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         path = [part.strip() for part in key.split(".")]
@@ -62,10 +74,9 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
         value = _value(text.strip())
         if path == ["epochs"] and isinstance(value, float):
             value = text.strip()  # a number that a user wrote; see `uniform`
-        for part in reversed(path):
-            value = {part: value}
-        new = over(new, value)
-    return merge(tree, new)
+        values.pop(".".join(path), None)  # the last one wins
+        values[".".join(path)] = value
+    return merge(tree, nested(values))
 
 
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,14 +175,18 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make nested sections from values by dotted key; undoes `flat`."""
+    """Make nested sections from values by dotted key; undoes `flat`.
+
+    Raises ValueError if a value would be lost, because another key makes it a section.
+    """
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        *sections, last = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
+        for name, other in values.items():
+            if key.startswith(f"{name}.") and not isinstance(other, Mapping | NoneType):
+                raise ValueError(f"{name} can't be {other!r} beside {key}; leave one of them out.")
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        tree = over(tree, value)
     return tree
 
 
@@ -211,9 +226,8 @@ def plain(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def toml_lines(tree: Mapping[str, Any], *path: str, unset: bool = False) -> list[str]:
     """The lines of a tree in TOML, in the section ``path``; None is left out, or a comment."""
-    # JSON and TOML write values alike, except one character that TOML wants escaped.
     lines = [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        f"{_toml_key(key)} = {_toml_value(value)}"
         for key, value in tree.items()
         if value is not None and not isinstance(value, Mapping)
     ]
@@ -221,5 +235,14 @@ def toml_lines(tree: Mapping[str, Any], *path: str, unset: bool = False) -> list
     for key, value in tree.items():
         if isinstance(value, Mapping):
             inner = toml_lines(value, *path, key, unset=unset)
-            lines += ["", f"[{'.'.join((*path, key))}]", *inner]
+            lines += ["", f"[{'.'.join(map(_toml_key, (*path, key)))}]", *inner]
     return lines
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    # JSON and TOML write values alike, except one character that TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -45,6 +45,8 @@ class LocalPool:
 
     def start(self, job: Any) -> int:
         """Start a job, only while `free`; returns the id of its process."""
+        while self._idle and not self._idle[-1].process.is_alive():  # killed after its last job
+            self._gone.append(self._idle.pop())
         worker = self._idle.pop() if self._idle else self._new_worker()
         worker.job = job
         worker.send(job)

@@ -1,9 +1,10 @@
 """Begin a run with the learned steps of another one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.config.schema import StartConfig
-from densekd.data.scenario import Scenario
+from densekd.data.scenario import Scenario, Task
 from densekd.files import write_atomically
 from densekd.runs.loaded import LoadedRun
 from densekd.runs.predictions import predictions_file
@@ -30,18 +31,22 @@ def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> 
             f"{start.run} has {tasks} steps, so nothing is left to learn after step {start.after}; "
             "go on from an earlier one."
         )
-    known = [name for task in scenario[: start.after] for name in task.classes]
-    if facts["classes"] != known:
-        raise ValueError(
-            f"{start.run} learned other classes than its data has now, or in another order; "
-            "restore the data, or begin a run of its own."
-        )
+    check_classes(start.run, facts["classes"], scenario[: start.after])
     with sound_content(start.run / "learner"):
         learner.load_state(State(facts, state.tensors), change_method=True)
     own = learner.state()
     learned = ("network.", "memory.", "term.")
     records = {name: x for name, x in state.tensors.items() if not name.startswith(learned)}
     return State({**state.facts, "learner": own.facts}, {**own.tensors, **records})
+
+
+def check_classes(folder: Path, learned: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Raise ValueError unless the run in a folder has learned the classes of these tasks."""
+    if list(learned) != [name for task in tasks for name in task.classes]:
+        raise ValueError(
+            f"{folder} learned other classes than its data has now, or in another order; restore "
+            "the data, or begin a new run with another --out."
+        )
 
 
 def copy_predictions(start: StartConfig, folder: Path) -> None:

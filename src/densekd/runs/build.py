@@ -5,8 +5,9 @@ import dataclasses
 from densekd.config.schema import CommonConfig, Config
 from densekd.data.augment import Augment
 from densekd.data.dataset import Channels, Dataset, OnProgress
-from densekd.data.memory import ExemplarMemory, Quota, selection_of
+from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
+from densekd.data.selection import selection_of
 from densekd.data.sources import SourceOptions, load
 from densekd.data.stratify import first_of_each, stratified_split
 from densekd.nn.network import Backbone, own_statistics
@@ -22,7 +23,10 @@ def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scen
     """Load the data, hold out validation images, and divide the classes into tasks."""
     dataset = make_dataset(config, on_progress)
     if share := config.data.validation:
-        dataset = hold_out_validation(dataset, share, config.seed)
+        # Seed and class alone decide which images, so runs with other methods, tasks or orders
+        # hold out the same.
+        train, held = stratified_split(dataset.train, share, config.seed, stream="validation")
+        dataset = dataclasses.replace(dataset, train=train, validation=held)
     protocol = dict(vars(config.scenario))
     first, tasks = protocol.pop("first"), protocol.pop("tasks")
     if tasks is None:
@@ -58,16 +62,6 @@ def fewer(
     if test_per_class is not None:
         dataset = dataclasses.replace(dataset, test=first_of_each(dataset.test, test_per_class))
     return dataset
-
-
-def hold_out_validation(dataset: Dataset, share: float, seed: int) -> Dataset:
-    """Move a share of each class's training images to ``validation``; see `held_out`.
-
-    Seed and class alone decide which, so runs with other methods, tasks or orders hold out the
-    same.
-    """
-    train, validation = stratified_split(dataset.train, share, seed, stream="validation")
-    return dataclasses.replace(dataset, train=train, validation=validation)
 
 
 def make_engine(config: CommonConfig) -> Engine:

@@ -35,7 +35,11 @@ from densekd.training.checkpoint import load_state
 
 _SETTINGS = ("config.toml", "compression.toml", "experiment.toml")
 _RECORDS = ("trained.json", "code.json", "flatness-unfinished.json")
-_STATES = ("[0-9]*.json", "learner/*.json", "epochs/**/*.json", "student.json", "network.json")
+_STATES = (
+    *("[0-9]*.json", "learner/*.json", "student.json", "network.json"),
+    # Not "epochs/**/*.json", which would walk through all that a link of this name leads to.
+    *("epochs/*.json", "epochs/*/*.json"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def check_run(folder: Path) -> RunCheck:
     wrong = _wrong_places(folder)
     problems, unreadable, intact, damaged = [*wrong.values()], [*wrong], 0, set[str]()
     for part in _parts(folder):
-        if any(file in wrong or file.parent in wrong for file in part.files):
+        if any(place in wrong for file in part.files for place in (file, *file.parents)):
             continue
         try:
             part.read()
@@ -111,7 +115,7 @@ def repair_run(folder: Path) -> tuple[RunCheck, Path | None]:
 def _wrong_places(folder: Path) -> dict[Path, str]:
     """What is where a file or folder should be, but can't be one, with a sentence each."""
     epochs = folder / "epochs"
-    inner = epochs.iterdir() if epochs.is_dir() else ()
+    inner = epochs.iterdir() if epochs.is_dir() and not epochs.is_symlink() else ()
     folders = [folder / "learner", folder / "predictions", epochs, *sorted(inner)]
     return {
         **{x: f"{x} is damaged: it isn't a folder." for x in folders if _is_no_folder(x)},

@@ -116,6 +116,13 @@ def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
     return known, problem
 
 
+def copy_epochs(source: Path, target: Path) -> None:
+    """Replace the epochs in a folder by those of another one, if that has any."""
+    with suppress(FileNotFoundError, DamagedFile):
+        content = read_regular_file(source / EPOCHS_FILE, _MOST_BYTES)
+        write_atomically(target / EPOCHS_FILE, content)
+
+
 class StepTable(RunObserver):
     """Writes ``steps.csv``: a line for each task learned, with all numbers of its record.
 

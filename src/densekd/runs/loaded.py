@@ -13,12 +13,13 @@ from densekd.config.own_parts import load_trusted
 from densekd.config.schema import Config
 from densekd.data.dataset import image_shape
 from densekd.data.scenario import Scenario
+from densekd.files import expand_home
 from densekd.metrics import Matrix
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.predictions import Predictions, load_predictions
 from densekd.runs.record import StepRecord
 from densekd.runs.result import Result
-from densekd.runs.stored import check_steps, load_result
+from densekd.runs.stored import check_links, check_steps, load_result
 from densekd.training.checkpoint import Checkpoints, State, sound_content
 from densekd.training.engine import has_accelerator
 from densekd.training.evaluate import Evaluation
@@ -34,6 +35,7 @@ class LoadedRun:
     """
 
     def __init__(self, folder: Path, *, trust_code: bool = False) -> None:
+        check_links(folder)
         self.folder, self.trust_code = folder, trust_code
         self.config: Config = read_config(folder)
         self._learned = Checkpoints(folder / "learner")
@@ -136,7 +138,7 @@ def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
             run was made with, if there are any.
 
     Raises:
-        ValueError: it is not the folder of a run.
+        ValueError: it is not the folder of a run, or has a link that leads out of it.
 
     Example:
         >>> import densekd
@@ -145,7 +147,7 @@ def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
         >>> loaded.confusion(step=2).shape, loaded.learner().sizes
         ((10, 10), (5, 5))
     """
-    return LoadedRun(Path(folder), trust_code=trust_code)
+    return LoadedRun(expand_home(folder), trust_code=trust_code)
 
 
 def evaluations_of(state: State) -> list[Evaluation]:

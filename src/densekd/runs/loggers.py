@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -81,8 +82,14 @@ class RunLoggers(RunObserver):
         self._epochs: dict[str, int] = {}  # the last epoch that each has logged
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Begin all loggers, and log the epochs that some have missed."""
-        before, epochs = _read(self.folder), read_epochs(self.folder)
+        """Begin all loggers, and log the epochs that some have missed.
+
+        One that fails at that begins anew in the next call, so its id is written only afterwards.
+        """
+        before: dict[str, dict[str, Any]] = {}
+        with suppress(OSError, DamagedFile):  # then all loggers begin anew
+            before = load_loggers(self.folder)
+        epochs = read_epochs(self.folder)
         for name, logger in self.loggers.items():
             # One that wasn't there in the call before begins anew.
             known = before.get(name, {})
@@ -90,11 +97,11 @@ class RunLoggers(RunObserver):
             found = _call(name, logger.begin, run)
             self._known[name] = {"id": found, "tasks": known.get("tasks", 0)}
             self._epochs[name] = epochs[-1]["step"] if known and epochs else 0
+        self.catch_up()
         if self._known:
             write_sealed_json(self.folder / LOGGERS_FILE, self._known)
         else:
             (self.folder / LOGGERS_FILE).unlink(missing_ok=True)
-        self.catch_up()
 
     def catch_up(self) -> None:
         """Log the epochs in the run folder that are new, as those of a base of another run."""
@@ -122,9 +129,10 @@ class RunLoggers(RunObserver):
                 write_sealed_json(self.folder / LOGGERS_FILE, self._known)
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """End all loggers that have begun."""
-        for name in self._known:
-            _call(name, self.loggers[name].end, result)
+        """End all loggers that have begun, even if one fails."""
+        with ExitStack() as ends:
+            for name in reversed(self._known):
+                ends.callback(_call, name, self.loggers[name].end, result)
 
     def _log_epoch(self, entry: Mapping[str, Any]) -> None:
         step, numbers = entry["step"], epoch_numbers(entry)
@@ -177,11 +185,3 @@ def load_loggers(folder: Path) -> dict[str, dict[str, Any]]:
     if not _KNOWN(found):
         raise DamagedFile(f"{folder / LOGGERS_FILE} is damaged: it isn't what was saved.")
     return found
-
-
-def _read(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the loggers of the call before have logged; empty if it can't be read."""
-    try:
-        return load_loggers(folder)
-    except (OSError, DamagedFile):
-        return {}

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -77,17 +77,20 @@ class StepRecord(metrics.StepMetrics):
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> "StepRecord":
-        """Restore a record from JSON, which has null for NaN and lists for tuples."""
-        known = _numbers(facts)
+        """Restore a record from JSON, which has null for NaN and lists for tuples.
+
+        Entries that other versions may have added are left out.
+        """
+        known = _numbers(cls, facts)
         known["nme_accuracy"] = facts["nme_accuracy"]
-        held = facts.get("validation")
-        known["validation"] = None if held is None else metrics.StepMetrics(**_numbers(held))
+        kind, held = metrics.StepMetrics, facts.get("validation")
+        known["validation"] = None if held is None else kind(**_numbers(kind, held))
         return cls(**known)
 
 
-def _numbers(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of a step from JSON."""
-    return {name: _from_json(value) for name, value in facts.items()}
+def _numbers(kind: type[metrics.StepMetrics], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a kind of record from JSON."""
+    return {each.name: _from_json(facts[each.name]) for each in fields(kind) if each.name in facts}
 
 
 def result_of(records: Sequence[StepRecord], last: metrics.Matrix) -> dict[str, Any]:

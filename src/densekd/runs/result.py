@@ -2,13 +2,17 @@
 
 import html
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from densekd.checks import escape_controls
+from densekd.config.settings_tree import given
+from densekd.files import expand_home
 from densekd.runs.record import StepRecord
-from densekd.runs.stored import load_result
+from densekd.runs.stored import check_links, load_result
 
 _COLUMNS = {
     "all %": "accuracy",
@@ -40,9 +44,11 @@ class Result(Mapping[str, Any]):
     @classmethod
     def open(cls, folder: Path | str) -> "Result":
         """Read the result of the run in a folder; runs no code that the folder may have."""
+        folder = expand_home(folder)
+        check_links(folder)
         try:
-            return cls(load_result(Path(folder)), folder)
-        except FileNotFoundError:
+            return cls(load_result(folder), folder)
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"{folder} has no result.json; repeat its run to finish it.") from None
 
     @property
@@ -74,19 +80,23 @@ class Result(Mapping[str, Any]):
 
     @property
     def average_incremental_accuracy(self) -> float:
-        """The mean of the accuracies after each task."""
-        return float(self._record["average_incremental_accuracy"])
+        """The mean of the accuracies after each task; NaN if one is unknown."""
+        return self._number("average_incremental_accuracy")
 
     @property
     def accuracy(self) -> float:
         """The accuracy on all classes after the last task."""
-        return self.steps[-1].accuracy if self.steps else float(self._record["accuracy"])
+        return self.steps[-1].accuracy if self.steps else self._number("accuracy")
 
     @property
     def forgetting(self) -> float | None:
         """How much accuracy on earlier tasks was lost since its best; None with one task."""
         lost: float | None = self._record["forgetting"]
         return lost
+
+    def _number(self, name: str) -> float:
+        value = self._record[name]
+        return math.nan if value is None else float(value)
 
     def __getitem__(self, key: str) -> Any:
         return self._record[key]
@@ -98,7 +108,7 @@ class Result(Mapping[str, Any]):
         return len(self._record)
 
     def __repr__(self) -> str:
-        return f"<Result: {self._headline()}; folder {self.folder}>"
+        return escape_controls(f"<Result: {self._headline()}; folder {self.folder}>")
 
     def _repr_html_(self) -> str:
         """A table of the tasks, for notebooks."""
@@ -110,12 +120,12 @@ class Result(Mapping[str, Any]):
         return f"{where}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def _headline(self) -> str:
-        config, steps = self._record["config"], self.steps
+        steps, source = self.steps, given(self._record, "config", "data", "source")
         if not steps:
-            return f"compression on {config['data']['source']}, accuracy {self.accuracy:.1%}"
+            return f"compression on {source}, accuracy {self.accuracy:.1%}"
         lost = "" if self.forgetting is None else f", forgetting {100 * self.forgetting:.1f} points"
         return (
-            f"{config['method']['name']} on {config['data']['source']}, "
+            f"{self._record['config']['method']['name']} on {source}, "
             f"{len(steps)} task{'s' if len(steps) > 1 else ''}: average incremental accuracy "
             f"{self.average_incremental_accuracy:.1%}, last {self.accuracy:.1%}{lost}"
         )

@@ -30,12 +30,12 @@ from densekd.config.schema import (
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits
 from densekd.data.scenario import Task
-from densekd.files import remove_leftovers, write_atomically, write_sealed_text
+from densekd.files import remove_leftovers, write_sealed_text
 from densekd.methods.registry import baseline_of, split_name, what_kd_does
 from densekd.parts import explain_errors, is_reference, load_files, short_name
-from densekd.runs.branch import branched_state, copy_predictions
+from densekd.runs.branch import branched_state, check_classes, copy_predictions
 from densekd.runs.build import make_engine, make_learner, make_scenario
-from densekd.runs.epochs import EPOCHS_FILE, EpochLog, StepTable
+from densekd.runs.epochs import EpochLog, StepTable, copy_epochs
 from densekd.runs.loaded import evaluations_of
 from densekd.runs.locks import exclusive
 from densekd.runs.loggers import RunLoggers
@@ -120,14 +120,6 @@ def in_folder(
             if engine.first:
                 write_code(folder, code)
             return train(engine, observer)
-
-
-def _restore(learner: Learner, learned: Checkpoints) -> State | None:
-    """Load the newest checkpoint into a learner and return it; None if there is none."""
-    state = learned.newest()
-    if state is not None:
-        learner.load_state(State(state.facts["learner"], state.tensors))
-    return state
 
 
 def _kept_before(folder: Path) -> bool:
@@ -221,13 +213,16 @@ class _Run:
         if self.config.start is not None:
             self._branch(self.config.start)
         with sound_content(self.learned.folder):
-            state = _restore(self.learner, self.learned)
+            state = self.learned.newest()
             if state is None:
                 return
+            self.learner.load_state(State(state.facts["learner"], state.tensors))
             check_steps(self.learned.folder, state.facts["steps"])
+            done = len(state.facts["steps"])
+            check_classes(self.folder, self.learner.classes, self.scenario[:done])
             self.records = [StepRecord.from_json(facts) for facts in state.facts["steps"]]
             self.evaluations = evaluations_of(state)
-            last = self.scenario[len(self.records) - 1]
+            last = self.scenario[done - 1]
         if self.engine.first:
             self._tidy(last)
 
@@ -255,9 +250,8 @@ class _Run:
                 self.observer.shared_base(waiting=False)
             # Another run may have trained the first epochs, or all. Loggers get them first, since
             # they take each epoch only once and in order.
-            losses = folder / EPOCHS_FILE
-            if self.engine.first and losses.exists():
-                write_atomically(self.folder / EPOCHS_FILE, losses.read_bytes())
+            if self.engine.first:
+                copy_epochs(folder, self.folder)
             self.loggers.catch_up()
             return self.learner.learn(
                 task,

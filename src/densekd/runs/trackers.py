@@ -142,7 +142,9 @@ class MlflowLogger(Logger):
             self._client.update_run(run.id, status="RUNNING")
             return run.id
         experiment = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "densekd")
-        made = self._client.create_run(self._experiment_id(experiment), run_name=run.name)
+        found = self._client.get_experiment_by_name(experiment)
+        place = found.experiment_id if found else self._client.create_experiment(experiment)
+        made = self._client.create_run(str(place), run_name=run.name)
         self._id = str(made.info.run_id)
         params = [Param(key, str(value)) for key, value in flat(run.settings).items()]
         for i in range(0, len(params), _PARAMS_AT_ONCE):
@@ -162,10 +164,6 @@ class MlflowLogger(Logger):
         for name, value in _totals(result).items():
             self._client.log_metric(self._id, name, value)
         self._client.set_terminated(self._id, "FINISHED" if result else "KILLED")
-
-    def _experiment_id(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        return str(found.experiment_id if found else self._client.create_experiment(name))
 
 
 def _totals(result: Mapping[str, Any] | None) -> dict[str, float]:

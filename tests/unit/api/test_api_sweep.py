@@ -108,3 +108,16 @@ def test_several_workers_have_no_values_of_this_process(values: dict[str, Any]) 
 def test_numbers_of_numpy_are_numbers(values: dict[str, Any]) -> None:
     done = densekd.sweep("values.toml", grid={"seed": [*np.arange(1, 3)]}, **values)
     assert [point["seed"] for point in done.points] == [1, 2]
+
+
+def test_a_path_is_a_value_of_the_grid(values: dict[str, Any]) -> None:
+    done = densekd.sweep("values.toml", grid={"data_dir": [Path("there")]}, **values)
+    assert [point["data.dir"] for point in done.points] == ["there"]
+    assert done.failures == {}
+
+
+@pytest.mark.parametrize("wrong", ["gkd", 5])
+def test_the_grid_has_lists(wrong: object, values: dict[str, Any]) -> None:
+    grid: Any = {"method": wrong}
+    with pytest.raises(ValueError, match=r"a list of values for method\.name, not"):
+        densekd.sweep("values.toml", grid=grid, **values)

@@ -135,3 +135,21 @@ def test_code_of_the_parent_runs_only_if_the_user_agrees(tmp_path: Path) -> None
     trusted = resolve({"start": start}, trust_code=True)
     named = {"network": "mine.py:tiny", "metrics": ["mine.py:ece"]}
     assert trusted == resolve({"start": start, **named})
+
+
+def test_the_params_of_a_method_of_ones_own_stay_with_it(tmp_path: Path) -> None:
+    write_parent(tmp_path, method={"name": "mine.py:eeil", "params": {"alpha": 0.5, "beta": 1}})
+    same = resolve({"start": f"{tmp_path}@1"}, trust_code=True)
+    assert same.method.params == {"alpha": 0.5, "beta": 1}
+    changes = {"name": "mine.py:eeil+rdkd", "params": {"beta": 2}}
+    combined = resolve({"start": f"{tmp_path}@1", "method": changes})
+    assert combined.method.params == {"alpha": 0.5, "beta": 2}
+    for name in ("rdkd", "mine.py:other"):
+        assert resolve({"start": f"{tmp_path}@1", "method": {"name": name}}).method.params is None
+
+
+def test_a_run_that_would_go_on_from_itself_is_damaged(tmp_path: Path) -> None:
+    for start in (f'start = "{tmp_path}@1"', f'start = {{ run = "{tmp_path}", after = 1 }}'):
+        write_atomically(tmp_path / "config.toml", f"{start}\n")
+        with pytest.raises(ValueError, match=r"config\.toml is damaged: its start"):
+            read_config(tmp_path)

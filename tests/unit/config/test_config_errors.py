@@ -46,6 +46,13 @@ def test_a_key_that_is_like_no_other_gets_a_list() -> None:
     )
 
 
+def test_a_dotted_key_is_told_its_section() -> None:
+    for tree in ({"scenario.steps": 5}, {"method": {"options.temperature": 4}}):
+        message = complaint(tree)
+        assert "is a setting in the section" in message
+        assert "did you mean" not in message
+
+
 @pytest.mark.parametrize(
     ("tree", "message"),
     [

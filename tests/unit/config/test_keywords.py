@@ -35,3 +35,4 @@ def test_keywords_win_over_the_file_and_overrides_over_both() -> None:
     assert (config.seed, config.memory.per_class, config.memory.total) == (3, None, 100)
     assert (config.scenario.steps, config.scenario.increment) == (3, None)
     assert make_config(tree, {"seed": 2}, ["seed=4"]).seed == 4
+    assert make_config(tree, {"seed": 2}, "seed=4").seed == 4

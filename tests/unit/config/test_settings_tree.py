@@ -1,11 +1,12 @@
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from densekd.config.schema import resolve
-from densekd.config.settings_tree import digest, merge, override, read_toml
+from densekd.config.settings_tree import digest, merge, nested, override, read_toml, toml_lines
 from densekd.files import write_sealed_text
 
 
@@ -68,6 +69,25 @@ def test_overrides_come_after_the_tree_and_one_after_the_other() -> None:
         resolve(override({}, ["memory.total=9", "memory.per_class=9"]))
 
 
+def test_no_value_is_lost_to_another_key() -> None:
+    for values in ({"a": 5, "a.b": 6}, {"a.b": 6, "a": 5}):
+        with pytest.raises(ValueError, match=r"a can't be 5 beside a\.b"):
+            nested(values)
+        with pytest.raises(ValueError, match=r"a can't be 5 beside a\.b"):
+            override({}, [f"{key}={value}" for key, value in values.items()])
+    assert nested({"a": {"b": 1}, "a.c": 2, "d": None, "d.e.f": 3}) == {
+        "a": {"b": 1, "c": 2},
+        "d": {"e": {"f": 3}},
+    }
+    assert override({}, ["a.b=1", "a={c = 2}"]) == {"a": {"b": 1, "c": 2}}
+    assert override({}, ["a.b=1", "a={b = 2}", "a.b=3"]) == {"a": {"b": 3}}
+
+
+def test_any_key_can_be_written() -> None:
+    tree = {"λ": 1, "a b": {"c.d": "\x7f", "e-f_1": [True]}}
+    assert tomllib.loads("\n".join(toml_lines(tree))) == tree
+
+
 @pytest.mark.parametrize("assignment", ["scenario.steps", "=5", "scenario.=5", ".steps=5", ""])
 def test_an_override_is_key_and_value(assignment: str) -> None:
     with pytest.raises(ValueError, match=r"KEY=VALUE, such as scenario\.steps=5, not '.*'\.$"):
@@ -107,6 +127,12 @@ def test_a_file_that_nobody_means_is_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
     path.write_text("a = " + "[" * 200_000)
     with pytest.raises(ValueError, match="nested too deep"):
+        read_toml(path)
+    path.write_text("a" + ".a" * 3000 + " = 1")
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_toml(path)
+    path.write_text("seed = " + "9" * 5000)
+    with pytest.raises(ValueError, match=rf"^{path} is not TOML: .*digits"):
         read_toml(path)
     with pytest.raises(ValueError, match="more than"):
         read_toml(Path("/dev/zero"))

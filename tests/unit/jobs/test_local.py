@@ -142,6 +142,14 @@ def test_a_process_that_is_told_to_end_saves_and_another_takes_its_place(pool: L
     assert told(pool, "tell")["tell"][-1] == JobDone()
 
 
+def test_a_process_that_is_killed_between_jobs_fails_none(pool: LocalPool) -> None:
+    assert told(pool, "tell")["tell"][-1] == JobDone()
+    (worker,) = pool._idle
+    worker.process.kill()
+    worker.process.join()
+    assert told(pool, "return 3")["return 3"] == [JobDone(3)]
+
+
 def test_closing_ends_what_is_going_on() -> None:
     pool = LocalPool(work, 1, 1)
     pool.start("wait")

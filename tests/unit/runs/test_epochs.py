@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 
 from densekd.files import read_sealed_line
 from densekd.metrics import step_metrics
-from densekd.runs.epochs import EPOCHS_FILE, STEPS_FILE, EpochLog, StepTable, read_epochs
+from densekd.runs.epochs import (
+    EPOCHS_FILE,
+    STEPS_FILE,
+    EpochLog,
+    StepTable,
+    copy_epochs,
+    read_epochs,
+)
 from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
@@ -47,6 +55,19 @@ def test_each_epoch_is_a_line_at_its_end(tmp_path: Path) -> None:
     epochs = read_epochs(tmp_path / "run")
     assert [entry["step"] for entry in epochs] == [1, 4, 5, 9, 12, 18]
     assert epochs == read_epochs(tmp_path / "base")
+
+
+def test_epochs_are_copied_if_there_are_any(tmp_path: Path) -> None:
+    base, run = tmp_path / "base", tmp_path / "run"
+    EpochLog(TWO_PHASES, base).report(report(0, "train", 0))
+    EpochLog(TWO_PHASES, run).report(report(0, "train", 1))
+    copy_epochs(base, run)
+    assert [entry["epoch"] for entry in read_epochs(run)] == [1]
+    copy_epochs(tmp_path / "none", run)
+    (base / EPOCHS_FILE).unlink()
+    os.mkfifo(base / EPOCHS_FILE)  # nobody writes to it
+    copy_epochs(base, run)
+    assert [entry["epoch"] for entry in read_epochs(run)] == [1]
 
 
 def test_a_torn_line_is_lost_and_a_repeated_epoch_counts_once(tmp_path: Path) -> None:

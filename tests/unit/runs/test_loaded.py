@@ -14,8 +14,10 @@ from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped
-from densekd.training.checkpoint import State
+from densekd.training.checkpoint import Checkpoints, State
 from densekd.training.evaluate import evaluate
+
+from support.run_folders import write_run
 
 CONFIG = resolve(
     {
@@ -138,6 +140,22 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     for step in (0, 4):
         with pytest.raises(ValueError, match=rf"steps 1 to 3.* no step {step}"):
             loaded.confusion(step)
+
+
+def test_a_run_whose_data_has_other_classes_now_is_not_resumed(tmp_path: Path) -> None:
+    folder = stopped(tmp_path, tasks=1)
+    state = load_run(folder).state(1)
+    state.facts["learner"]["classes"].reverse()
+    Checkpoints(folder / "learner").save(0, state)
+    with pytest.raises(ValueError, match=r"learned other classes than its data has now.*--out"):
+        run_config(CONFIG, tmp_path)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs")
+    (folder / "predictions").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="link out of"):
+        load_run(folder)
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

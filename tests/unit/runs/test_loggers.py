@@ -158,3 +158,30 @@ def test_a_run_that_goes_on_without_loggers_forgets_them(tmp_path: Path) -> None
     assert load_loggers(tmp_path) == {"log": {"id": "run-1", "tasks": 0}}
     begun(tmp_path)
     assert not (tmp_path / "loggers.json").exists()
+
+
+def test_a_logger_that_fails_to_catch_up_begins_anew(tmp_path: Path) -> None:
+    class Unreachable(Log):
+        def log(self, axis: Axis, step: int, numbers: Mapping[str, float]) -> None:
+            if step > 1:
+                raise OSError("no network")
+
+    train(begun(tmp_path), 0, 1, 2)
+    with pytest.raises(OwnPartError, match="no network"):
+        begun(tmp_path, log=Unreachable())
+    log = Log()
+    begun(tmp_path, log=log)
+    assert log.ids == [None]
+    assert log.steps == [("epochs", step) for step in (1, 2, 3)]
+
+
+def test_all_loggers_end_even_if_one_fails(tmp_path: Path) -> None:
+    class Failing(Logger):
+        def end(self, result: Mapping[str, Any] | None) -> None:
+            raise OSError("no network")
+
+    log = Log()
+    loggers = begun(tmp_path, failing=Failing(), log=log)
+    with pytest.raises(OwnPartError, match="The logger failing"):
+        loggers.end({})
+    assert log.ends == [True]

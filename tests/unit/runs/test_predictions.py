@@ -1,3 +1,4 @@
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -46,4 +47,18 @@ def test_a_planted_pickle_is_not_run(tmp_path: Path) -> None:
     with file.open("wb") as stream:
         np.savez(stream, **{**MADE._asdict(), "classes": np.array([print], dtype=object)})
     with pytest.raises(ValueError, match=r"can't be read"):
+        load_predictions(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    "header", ["{'a': (", "{[]: 1}", "{1: 2, 'a': 3}", "-" * 3000 + "1", "{'descr': '<i8'}"]
+)
+def test_a_forged_header_is_a_sentence(header: str, tmp_path: Path) -> None:
+    file, text = predictions_file(tmp_path, 1), header.encode().ljust(3100)
+    file.parent.mkdir()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in Predictions._fields:
+            content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+            archive.writestr(f"{name}.npy", content)
+    with pytest.raises(ValueError, match=r"001\.npz can't be read as predictions"):
         load_predictions(tmp_path, 1)

@@ -66,3 +66,11 @@ def test_records_of_versions_without_the_newer_metrics_are_read() -> None:
     result = result_of([old, record(1)], confusion_matrix(LABELS, LABELS, 3))
     assert math.isnan(result["average_task_incremental_accuracy"])
     assert result["average_incremental_accuracy"] == pytest.approx((1 + 4 / 6) / 2)
+
+
+def test_what_later_versions_add_to_a_record_is_left_out() -> None:
+    facts = json.loads(to_json(asdict(record(0))))
+    held = {k: facts[k] for k in ("classes_seen", "accuracy", "base_accuracy", "task_accuracies")}
+    held |= {"old_accuracy": None, "new_accuracy": 1.0, "later": 1}
+    known = StepRecord.from_json({**facts, "validation": held})
+    assert StepRecord.from_json({**facts, "validation": held, "later": {"a": 1}}) == known

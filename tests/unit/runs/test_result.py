@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from densekd.runs.record import StepRecord
 from densekd.runs.result import Result
 
-from support.run_folders import write_run
+from support.run_folders import rewrite, write_run
 
 
 @pytest.fixture
@@ -55,3 +56,27 @@ def test_an_unfinished_run_has_none(tmp_path: Path) -> None:
     folder = write_run(tmp_path, tasks=1)
     with pytest.raises(ValueError, match=r"no result\.json"):
         Result.open(folder)
+
+
+def test_a_file_has_none(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"no result\.json"):
+        Result.open(folder / "result.json")
+
+
+def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "result.json").rename(tmp_path / "secret.json")
+    (folder / "result.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(ValueError, match="link out of"):
+        Result.open(folder)
+
+
+def test_the_result_of_a_stranger(folder: Path) -> None:
+    raw = Result.open(folder).record
+    raw["config"]["method"]["name"] = "\x1b[2Jgkd"
+    rewrite(folder / "result.json", {**raw, "average_incremental_accuracy": None})
+    result = Result.open(folder)
+    assert math.isnan(result.average_incremental_accuracy)
+    assert "\x1b" not in repr(result)
+    compression = {"kind": "compression", "teacher": "a", "student": "b", "method": "alone"}
+    rewrite(folder / "result.json", {**compression, "epochs": [], "accuracy": None})
+    assert "compression" in repr(Result.open(folder))

@@ -136,6 +136,19 @@ def test_links_out_of_the_folder_are_not_followed(finished: Path, tmp_path: Path
     assert not (finished / "result.json").exists()
 
 
+def test_what_a_link_in_place_of_epochs_leads_to_stays_there(tmp_path: Path) -> None:
+    folder, outside = write_run(tmp_path / "runs", tasks=1), tmp_path / "outside"
+    (outside / "001").mkdir(parents=True)
+    (outside / "letter.txt").write_text("dear all")
+    (outside / "001" / "000001.json").write_text("{}")
+    (folder / "epochs").symlink_to(outside)
+    found, _ = repair_run(folder)
+    assert found.unreadable == (folder / "epochs",)
+    assert (outside / "letter.txt").exists()
+    assert (outside / "001" / "000001.json").exists()
+    assert check_run(folder).problems == ()
+
+
 @pytest.mark.parametrize("way", ["a file", "a pipe", "a link"])
 @pytest.mark.parametrize("name", ["learner", "epochs", "epochs/001", "predictions", "result.json"])
 def test_what_is_in_the_place_of_a_folder_is_set_aside(tmp_path: Path, name: str, way: str) -> None:
