@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from densekd.files import DamagedFile
+from densekd.files import DamagedFile, set_aside
 from densekd.model.frozen.erase import read_erasure
 from densekd.model.model import read_model
 from densekd.model.pointer import Pointer, read_pointer, step_numbers, step_path, why_damaged
@@ -61,11 +61,12 @@ def repair_model(folder: Path) -> tuple[ModelCheck, Path | None]:
     Returns:
         What was found before, and where it is now; None if nothing was moved.
     """
-    check_model(folder)  # raises before a lock is made where there is no model
+    if not step_numbers(folder):
+        Store(folder).existing()  # raises before a lock is made where there is no model
     store = Store(folder)
     with store.held():
         found = check_model(folder)
-        place = store.set_aside(*found.unreadable) if found.unreadable else None
+        place = set_aside(folder, *found.unreadable) if found.unreadable else None
         if found.best is not None and (found.best != found.current or place is not None):
             pointer = None if found.current is None else read_pointer(folder)
             steps = max(step_numbers(folder)[-1] + 1, 0 if pointer is None else pointer.steps)

@@ -19,7 +19,6 @@ from densekd.data.folder import (
     WHOLE,
     FoundImages,
     check_usable,
-    find_images,
     quote_names,
     warn_left_out,
 )
@@ -47,14 +46,18 @@ class UpdateImages:
     test: Split  # of both, held out
 
 
-def find_update_images(
-    source: Path, known: Sequence[str], on_known: OnKnownClass, *, needs_new: bool
-) -> FoundImages:
-    """Find the image files in a folder; raises if their classes can't be learned.
+def check_learnable(
+    source: Path,
+    found: FoundImages,
+    known: Sequence[str],
+    on_known: OnKnownClass,
+    *,
+    needs_new: bool,
+) -> None:
+    """Raise if the classes of the image files in a folder can't be learned.
 
     ``needs_new`` says whether an update must have a new class.
     """
-    found = find_images(source)
     counts = {p: {c: len(files) for c, files in own.items()} for p, own in found.parts.items()}
     check_usable(source, counts)
     names = sorted({name for own in counts.values() for name, count in own.items() if count})
@@ -79,7 +82,6 @@ def find_update_images(
                 "treated as different classes.",
                 *(name, other),
             )
-    return found
 
 
 def median_size(found: FoundImages, largest: int) -> int:

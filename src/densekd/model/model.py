@@ -305,7 +305,7 @@ def _describe(model: Model, store: Store) -> ModelInfo:
         error,
         error_before,
         model.refused_share(),
-        sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file()),
+        sum(file.stat().st_size for file in (model.folder / "steps").rglob("*") if file.is_file()),
         classes,
     )
 

@@ -7,8 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
-from densekd.data.decode import muted
+from densekd.data.decode import UnreadableImage, muted
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -46,3 +47,22 @@ def map_batches(
                     future.cancel()
     finally:
         torch.set_num_threads(threads)  # later threads get the number that was set last
+
+
+def compute_readable(
+    files: Sequence[_In],
+    crop: Callable[[_In], Tensor],
+    compute: Callable[[Tensor], Sequence[_Out]],
+) -> list[_Out | str]:
+    """Compute something for all files together that can be read; why not for each other one."""
+
+    def crop_or_reason(file: _In) -> Tensor | str:
+        try:
+            return crop(file)
+        except UnreadableImage as error:
+            return str(error)
+
+    read = [crop_or_reason(file) for file in files]
+    pixels = [each for each in read if isinstance(each, Tensor)]
+    found = iter(compute(torch.stack(pixels)) if pixels else ())
+    return [each if isinstance(each, str) else next(found) for each in read]

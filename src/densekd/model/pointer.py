@@ -87,7 +87,7 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
 def step_numbers(folder: Path) -> list[int]:
     """The numbers of all steps that are on the disk, in order, whether they count or not."""
     return sorted(
-        int(place.name) for place in (folder / "steps").glob("[0-9]*") if place.name.isdigit()
+        int(place.name) for place in (folder / "steps").glob("[0-9]*") if place.name.isdecimal()
     )
 
 

@@ -5,13 +5,10 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from densekd.data.decode import UnreadableImage, image_endings
+from densekd.data.decode import image_endings
 from densekd.model.frozen.backbone import BATCH
 from densekd.model.model import Model, Prediction
-from densekd.model.parallel import map_batches
+from densekd.model.parallel import compute_readable, map_batches
 
 
 class FilePrediction(NamedTuple):
@@ -44,20 +41,10 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _predict_batch(model: Model, files: Sequence[Path], top: int) -> list[FilePrediction]:
-    read = [_read_or_reason(model, file) for file in files]
-    pixels = [each for each in read if isinstance(each, Tensor)]
-    found = iter(model.predict(torch.stack(pixels), top) if pixels else [])
+    found = compute_readable(files, model.crop, lambda pixels: model.predict(pixels, top))
     return [
         FilePrediction(file, Prediction([]), each)
         if isinstance(each, str)
-        else FilePrediction(file, next(found), None)
-        for file, each in zip(files, read, strict=True)
+        else FilePrediction(file, each, None)
+        for file, each in zip(files, found, strict=True)
     ]
-
-
-def _read_or_reason(model: Model, file: Path) -> Tensor | str:
-    """The pixels of a file, or why it can't be read."""
-    try:
-        return model.crop(file)
-    except UnreadableImage as error:
-        return str(error)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from densekd.data.dataset import PixelImages
+from densekd.data.dataset import PixelImages, Split
 from densekd.model.model import Model
 
 _BATCH = 8
@@ -75,7 +75,7 @@ def compare_int8(content: bytes, int8: bytes, model: Model) -> Int8Comparison:
     """Compare an ONNX model with the one in 8 bits; raises `PoorInt8` if they differ too often."""
     test = model.test_images()
     held_out = len(test.labels) > 0
-    pixels = _pixels(model) if held_out else model.stored_images()
+    pixels = _pixels(test) if held_out else model.stored_images()
     sessions = [_session(each, model) for each in (content, int8)]
     (shares, known), (shares8, known8) = (_run(session, pixels) for session in sessions)
     best, best8 = shares.argmax(1), shares8.argmax(1)
@@ -99,17 +99,17 @@ def compare_int8(content: bytes, int8: bytes, model: Model) -> Int8Comparison:
 
 def _calibration_images(model: Model) -> Tensor:
     """Kept images of all classes, without those to test on if there are others."""
-    stored, tested = model.stored_images(), {each.numpy().tobytes() for each in _pixels(model)}
+    stored, test = model.stored_images(), _pixels(model.test_images())
+    tested = {each.numpy().tobytes() for each in test}
     others = [i for i, each in enumerate(stored) if each.numpy().tobytes() not in tested]
     chosen = torch.tensor(others or list(range(len(stored))))
     places = torch.linspace(0, len(chosen) - 1, min(len(chosen), _CALIBRATED_ON)).long()
     return stored[chosen[places]]
 
 
-def _pixels(model: Model) -> Tensor:
-    images = model.test_images().images
-    assert isinstance(images, PixelImages)
-    return images.pixels
+def _pixels(split: Split) -> Tensor:
+    assert isinstance(split.images, PixelImages)
+    return split.images.pixels
 
 
 def _in_backbone(node: Any) -> bool:

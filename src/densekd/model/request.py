@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from densekd.config.settings_tree import digest
 from densekd.data.dataset import OnProgress
+from densekd.model.model import Model
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import Pointer
 from densekd.model.store import Store, Update
@@ -34,13 +36,13 @@ class TeachObserver(Callback):
     """Receives the progress of an update, and may stop it; this one ignores everything."""
 
     def reading(self, done: int, total: int) -> None:
-        """Called for each image that was read."""
+        """Called as images are read, and their features computed."""
 
     def planned(self, plan: Plan) -> None:
         """Called before training begins."""
 
     def doing(self, what: str) -> None:
-        """Called before each of ``measuring``, ``testing`` and ``saving``."""
+        """Called before each of ``measuring``, ``fitting``, ``testing`` and ``saving``."""
 
     def repeated(self, step: int) -> None:
         """Called if the same update was done before, in ``step``: nothing is done."""
@@ -54,6 +56,7 @@ class UpdateRequest(ABC):
     pointer: Pointer | None  # None for a new model
     options: TeachOptions
     digest: str  # identifies the update by its images and options
+    model: Model | None  # None for a new one
 
     @property
     def step(self) -> int:
@@ -65,19 +68,25 @@ class UpdateRequest(ABC):
         """The step that the update starts from; None for a new model."""
         return None if self.pointer is None else self.pointer.step
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The classes that the model knows."""
+        return () if self.model is None else self.model.classes
+
+    @property
+    def pending(self) -> Path:
+        """The folder of what was done so far."""
+        return self.store.folder / "pending" / digest([self.digest, self.parent])
+
     @classmethod
     @abstractmethod
     def read(
-        cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-    ) -> Self:
-        """Read and check all that the update needs; see `densekd.model.teach.teach_model`."""
+        cls, store: Store, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Self | Update:
+        """Read and check all that the update needs; see `densekd.model.teach.teach_model`.
 
-    @staticmethod
-    @abstractmethod
-    def repeated(
-        folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-    ) -> Update | None:
-        """The model's last update, if it had the same images and options."""
+        Gives the model's last update if it had the same images and options.
+        """
 
     @abstractmethod
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
@@ -97,6 +106,11 @@ def check_places(folder: Path, source: Path) -> None:
             f"The model {folder} and the images {source} must not contain each other; "
             "give the model a folder of its own."
         )
+    check_place(folder)
+
+
+def check_place(folder: Path) -> None:
+    """Raise if there is something else than a model where a model is or shall be."""
     if not folder.exists():
         return
     if not folder.is_dir():

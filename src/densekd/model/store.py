@@ -38,8 +38,8 @@ from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 
 # The kind of a model on a frozen backbone, in its state; other models are trained by a method.
 FROZEN = "frozen features"
-# The folders in ``pending`` of changes that take seconds, so that they are never continued.
-EDITS = ("edit", "corrected")
+# The folder in ``pending`` of a change that takes seconds, so that it is never continued.
+EDIT = "edit"
 _REPLACED = "replaced"
 
 logger = logging.getLogger(__name__)
@@ -179,15 +179,17 @@ class Store:
         if reason is not None:
             raise self.damaged(DamagedCheckpoint(reason))
 
-    def ancestors(self, step: int | None) -> Iterator[int]:
+    def ancestors(self, step: int) -> Iterator[int]:
         """A step, its parent, and so on to the first step."""
-        if step is not None:
-            yield from step_ancestors(self.folder, step)
+        return step_ancestors(self.folder, step)
 
     def before_finetuning(self, step: int) -> int:
-        """The step itself, or the one that was fine-tuned to make it."""
-        updates = ((each, self.facts(each)["update"]) for each in self.ancestors(step))
-        return next(each for each, update in updates if not update_from_json(update).finetuned)
+        """The step itself, or the one that was fine-tuned to make it, unless that is lost."""
+        with suppress(DamagedCheckpoint, FileNotFoundError):
+            updates = ((each, self.facts(each)["update"]) for each in self.ancestors(step))
+            taught = (each for each, update in updates if not update_from_json(update).finetuned)
+            return next(taught, step)
+        return step
 
     def commit(self, prepared: Path, step: int) -> None:
         """Make the state in ``prepared`` a step, and the current one."""
@@ -204,10 +206,6 @@ class Store:
         """Change the current step, atomically."""
         write_pointer(self.folder, pointer)
 
-    def set_aside(self, *places: Path) -> Path:
-        """Move files or folders to where nothing reads them, and say where that is."""
-        return set_aside(self.folder, *places)
-
     @property
     def aside(self) -> Path:
         """The folder of what was set aside."""
@@ -220,12 +218,12 @@ class Store:
             shutil.rmtree(replaced, ignore_errors=True)
             os.replace(place, replaced)
         else:
-            aside = self.set_aside(place)
+            aside = set_aside(self.folder, place)
             logger.warning("%s didn't count as a step of the model; it is now in %s.", place, aside)
 
     def _finish_commit(self, pointer: Pointer) -> None:
         """Remove what was left by an update that was killed after its step counted, or an edit."""
-        pending, done = self.folder / "pending", {*EDITS, _REPLACED}
+        pending, done = self.folder / "pending", {EDIT, _REPLACED}
         if not pending.exists():
             return
         with suppress(DamagedCheckpoint, FileNotFoundError):

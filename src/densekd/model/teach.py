@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from densekd.model.options import TeachOptions
-from densekd.model.request import Plan, TeachObserver, UpdateRequest
+from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
 from densekd.model.store import FROZEN, Store, Update
 from densekd.training.callbacks import stoppable
 
@@ -25,14 +25,11 @@ def teach_model(
         observer: receives the progress.
     """
     observer, began = observer or TeachObserver(), time.monotonic()
-    reading = stoppable(observer.reading, observer)
-    kind = _kind(folder, options)
-    done = kind.repeated(folder, source, options, reading)
-    if done is not None:
+    request = _read(folder, source, options, observer)
+    if isinstance(request, Update):
         Store(folder).tidy()
-        observer.repeated(done.step)
-        return done
-    request = kind.read(folder, source, options, reading)
+        observer.repeated(request.step)
+        return request
     with request.store.locked():
         if request.store.pointer() != request.pointer:
             raise ValueError(f"{folder} was changed while the images were read; try again.")
@@ -44,18 +41,23 @@ def preview(
 ) -> Plan:
     """Say what `teach_model` would do and how long it would take, without changing anything."""
     observer, began = observer or TeachObserver(), time.monotonic()
-    reading = stoppable(observer.reading, observer)
-    kind = _kind(folder, options)
-    done = kind.repeated(folder, source, options, reading)
-    if done is not None:
-        raise ValueError(f"{source} was learned in step {done.step} already; nothing is left.")
-    request = kind.read(folder, source, options, reading)
+    request = _read(folder, source, options, observer)
+    if isinstance(request, Update):
+        raise ValueError(f"{source} was learned in step {request.step} already; nothing is left.")
     return request.timed_plan(observer, began)
 
 
-def _kind(folder: Path, options: TeachOptions) -> type[UpdateRequest]:
+def _read(
+    folder: Path, source: Path, options: TeachOptions, observer: TeachObserver
+) -> UpdateRequest | Update:
+    """What the update needs, or the model's last update if it was the same."""
+    check_places(folder, source)
+    store, reading = Store(folder), stoppable(observer.reading, observer)
+    return _kind(store, options).read(store, source, options, reading)
+
+
+def _kind(store: Store, options: TeachOptions) -> type[UpdateRequest]:
     """The kind of update: that of the model, or for a new one what the options ask for."""
-    store = Store(folder)
     pointer = store.pointer()
     if pointer is None:
         frozen = not options.trains

@@ -5,11 +5,12 @@ import torch
 from PIL import Image
 
 from densekd.data.dataset import PixelImages
+from densekd.data.folder import find_images
 from densekd.model import images as images_module
 from densekd.model.images import (
     UpdateImages,
+    check_learnable,
     divide,
-    find_update_images,
     median_size,
     read_update_images,
 )
@@ -18,9 +19,9 @@ from support.photos import fill, picture
 
 
 def read(source: Path, known: tuple[str, ...] = (), seed: int = 0) -> UpdateImages:
-    return read_update_images(
-        source, find_update_images(source, known, "replay", needs_new=True), 8, known, seed
-    )
+    found = find_images(source)
+    check_learnable(source, found, known, "replay", needs_new=True)
+    return read_update_images(source, found, 8, known, seed)
 
 
 def counts(labels: torch.Tensor) -> dict[int, int]:
@@ -119,12 +120,12 @@ def test_the_size_is_the_median_of_the_images(
         Image.new("RGB", (side + 20 * number, side)).save(tmp_path / "a" / f"{number}.png")
     Image.new("RGB", (2000, 1999)).save(tmp_path / "a" / "large.png")
     (tmp_path / "a" / "broken.png").write_bytes(b"")
-    assert median_size(find_update_images(tmp_path, (), "refuse", needs_new=True), most) == expected
+    assert median_size(find_images(tmp_path), most) == expected
 
 
 def test_images_that_exceed_the_memory_are_refused(tmp_path: Path) -> None:
     source = fill(tmp_path, {"red": 2})
-    found = find_update_images(source, (), "refuse", needs_new=True)
+    found = find_images(source)
     with pytest.raises(ValueError, match=r"take .* GB, too much .*; choose a smaller --image-size"):
         read_update_images(source, found, 10**6, (), 0)
 

@@ -11,7 +11,7 @@ from densekd.model.frozen.edit import rename_class
 from densekd.model.frozen.erase import erase
 from densekd.model.model import Model, history, undo
 from densekd.model.options import TeachOptions
-from densekd.model.pointer import Pointer, read_pointer
+from densekd.model.pointer import Pointer, read_pointer, step_numbers
 from densekd.model.store import Store
 from densekd.model.teach import teach_model
 from densekd.model.trained.model import TrainedModel
@@ -164,6 +164,12 @@ def test_what_a_killed_commit_left_is_removed(model: Path, tmp_path: Path) -> No
     teach_model(other, images, options)  # there is nothing else left to do
     for left in (model, other):
         assert sorted(path.name for path in left.iterdir()) == ["current.json", "lock", "steps"]
+
+
+def test_folders_that_only_look_like_steps_are_ignored(tmp_path: Path) -> None:
+    for name in ("000", "1x", "1\u00b2"):  # a superscript is a digit, but no number
+        (tmp_path / "steps" / name).mkdir(parents=True)
+    assert step_numbers(tmp_path) == [0]
 
 
 def test_an_unfinished_update_is_not_removed(model: Path) -> None:

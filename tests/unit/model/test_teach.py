@@ -333,6 +333,20 @@ def test_a_continued_update_keeps_its_budget(model: Path, tmp_path: Path) -> Non
     assert (first.resumed, second.resumed) == (False, True)
 
 
+def test_changed_settings_of_a_stopped_update_are_not_believed(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 40})
+    with pytest.raises(Stopped):
+        teach_model(model, images, TINY, Recorder(batches=1))
+    (file,) = model.glob("pending/*/config.toml")
+    text = file.read_text()
+    file.write_text(text.replace("epochs = 2", "epochs = 3"))
+    assert file.read_text() != text
+    with pytest.raises(ValueError, match=r"config\.toml is damaged"):
+        teach_model(model, images, TINY)
+    file.write_text(text.partition("\n")[2])  # without a checksum, as earlier versions wrote it
+    assert teach_model(model, images, TINY).epochs == 2
+
+
 def test_a_budget_that_is_too_small_is_warned_of(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,12 +1,13 @@
-"""Change what a model was taught: forget classes and photos, rename classes, merge two."""
+"""Change what a model was taught: forget or correct photos, and forget, rename, merge classes."""
 
 import time
 import unicodedata
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from densekd.data.folder import quote_names
 from densekd.files import read_regular_file
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.frozen.photos import Photos
-from densekd.model.frozen.update import FrozenUpdate, new_ranks
-from densekd.model.store import FROZEN, Edit, Store, Update
+from densekd.model.frozen.update import FrozenUpdate, new_ranks, relabel
+from densekd.model.store import EDIT, FROZEN, Edit, Store, Update
 
 _MOST_BYTES = 1 << 30  # of a photo
 
@@ -39,9 +40,10 @@ def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> 
         model = FrozenModel.open(folder)
         gone = _class_photos(model, classes) | _file_photos(model, files)
         left = tuple(name for name in model.classes if name not in classes)
-        check_left(model, left, gone)
+        labels = model.labels.masked_fill(gone, -1)
+        _check_left(model, left, labels)
         edit = Edit("forgot", tuple(classes), int(gone.sum()))
-        return commit_edit(model, EditedClasses(left, gone), edit, began)
+        return commit_edit(model, edit, began, left, labels)
 
 
 def rename_class(folder: Path, old: str, new: str) -> Update:
@@ -57,8 +59,8 @@ def rename_class(folder: Path, old: str, new: str) -> Update:
                 "choose another name."
             )
         classes = tuple(new if name == old else name for name in model.classes)
-        edited = EditedClasses(classes, renamed={old: new})
-        return commit_edit(model, edited, Edit("renamed", (old,), photos, new), began)
+        edit = Edit("renamed", (old,), photos, new)
+        return commit_edit(model, edit, began, classes, model.labels, {old: new})
 
 
 def merge_classes(folder: Path, name: str, into: str) -> Update:
@@ -71,8 +73,42 @@ def merge_classes(folder: Path, name: str, into: str) -> Update:
         if name == into:
             raise ValueError(f"{name!r} can't be merged into itself; name two classes.")
         classes = tuple(each for each in model.classes if each != name)
-        edited = EditedClasses(classes, renamed={name: into})
-        return commit_edit(model, edited, Edit("merged", (name,), photos, into), began)
+        edit = Edit("merged", (name,), photos, into)
+        return commit_edit(model, edit, began, classes, model.labels, {name: into})
+
+
+class Correction(NamedTuple):
+    """What to do with a photo."""
+
+    hash: bytes  # SHA-256 of its file
+    label: str  # the class that it was taught as
+    to: str | None  # the class that it shows; None to remove it
+
+
+def correct_photos(folder: Path, corrections: Sequence[Correction]) -> Update:
+    """Make a step in which photos are in other classes of the model, or are removed.
+
+    Raises ValueError if a photo isn't there, or if a class would have no photo left.
+    """
+    began, store = time.monotonic(), editable_store(folder)
+    if not corrections:
+        raise ValueError("There are no such photos to correct; choose again.")
+    with store.locked():
+        model = FrozenModel.open(folder)
+        classes, labels = model.classes, model.labels.clone()
+        places = defaultdict[tuple[bytes, str], list[int]](list)
+        rows = zip(model.photos.hashes.numpy(), labels.tolist(), strict=True)
+        for place, (row, rank) in enumerate(rows):
+            if rank >= 0:
+                places[row.tobytes(), classes[rank]].append(place)
+        for each in corrections:
+            if (each.hash, each.label) not in places or each.to not in (None, *classes):
+                raise ValueError(f"This photo of {each.label!r} was changed meanwhile; try again.")
+            to = -1 if each.to is None else classes.index(each.to)
+            labels[places[each.hash, each.label]] = to
+        _check_left(model, classes, labels)
+        edit = Edit("corrected", (), int((labels != model.labels).sum()))
+        return commit_edit(model, edit, began, classes, labels)
 
 
 def editable_store(folder: Path) -> Store:
@@ -86,48 +122,50 @@ def editable_store(folder: Path) -> Store:
     return store
 
 
-@dataclass(frozen=True)
-class EditedClasses:
-    """The classes and photos of a step that adds no photos."""
-
-    classes: tuple[str, ...]
-    removed: Tensor | None = None  # whether each photo no longer counts
-    renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other ones
-
-
-def commit_edit(model: FrozenModel, edited: EditedClasses, edit: Edit, began: float) -> Update:
+def commit_edit(
+    model: FrozenModel,
+    edit: Edit,
+    began: float,
+    classes: tuple[str, ...],
+    labels: Tensor,
+    renamed: Mapping[str, str] | None = None,
+) -> Update:
     """Fit a head to the changed classes, and make it the current step; the lock is held.
 
-    ``began`` is when the edit began, by the monotonic clock.
+    Args:
+        model: before the edit.
+        edit: what is done.
+        began: when the edit began, by the monotonic clock.
+        classes: after the edit.
+        labels: of all photos, as ranks among the model's classes; -1 for those that are removed.
+        renamed: old names to new or other ones.
     """
-    store, ranks = Store(model.folder), new_ranks(model.classes, edited.classes, edited.renamed)
-    labels = torch.where(model.labels < 0, -1, ranks[model.labels])
-    if edited.removed is not None:
-        labels[edited.removed] = -1
+    store, renamed = Store(model.folder), renamed or {}
     update = FrozenUpdate(
         store,
         store.existing().steps,
         model,
         model.backbone,
-        edited.classes,
-        labels,
-        renamed=edited.renamed,
+        classes,
+        relabel(labels, new_ranks(model.classes, classes, renamed)),
+        renamed=renamed,
         edit=edit,
     )
-    return update.commit(model.folder / "pending" / "edit" / "state", began)
+    return update.commit(model.folder / "pending" / EDIT / "state", began)
 
 
-def check_left(model: FrozenModel, classes: Sequence[str], gone: Tensor) -> None:
-    """Raise unless each of the classes has photos when those that are ``gone`` are gone."""
+def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> None:
+    """Raise unless each of the classes has photos with these labels, ranks among the model's."""
     if not classes:
         raise ValueError(
             f"{model.folder} would have no class left; delete the folder to forget everything."
         )
-    left = {model.classes[rank] for rank in model.labels[~gone].unique().tolist() if rank >= 0}
+    left = {model.classes[rank] for rank in labels.unique().tolist() if rank >= 0}
     empty = [name for name in classes if name not in left]
     if empty:
         raise ValueError(
-            f"No photo of {quote_names(empty)} would be left; forget the class instead."
+            f"No photo of {quote_names(empty)} would be left; teach other photos of it first, or "
+            "forget the class."
         )
 
 

@@ -18,16 +18,10 @@ from torch import Tensor
 from densekd.data.folder import quote_names
 from densekd.files import DamagedFile, read_sealed_json, sync_folder, write_sealed_json
 from densekd.model.calibration import class_changes
-from densekd.model.frozen.edit import (
-    EditedClasses,
-    commit_edit,
-    editable_store,
-    file_hash,
-    match_hashes,
-)
+from densekd.model.frozen.edit import commit_edit, editable_store, file_hash, match_hashes
 from densekd.model.frozen.model import FrozenModel, write_frozen_state
 from densekd.model.frozen.photos import Photos, join_photos, load_photos
-from densekd.model.frozen.update import FittedState, fit_state, new_ranks
+from densekd.model.frozen.update import FittedState, fit_state, new_ranks, relabel
 from densekd.model.pointer import Pointer, step_numbers
 from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
 from densekd.training.checkpoint import State, load_state, remove_unused, save_state
@@ -105,10 +99,10 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
         )
     every = set[tuple[str, bytes]]().union(*taught.values())
     known = {name: {h for each, h in every if each == name} for name in classes}
-    hashes = {file_hash(file) for file in files}.union(*known.values())
-    present = {h for _, h in every}
+    given, present = {file: file_hash(file) for file in files}, {h for _, h in every}
+    hashes = {*given.values()}.union(*known.values())
     unknown = [name for name, own in known.items() if not own]
-    unknown += [str(file) for file in files if file_hash(file) not in present]
+    unknown += [str(file) for file, own in given.items() if own not in present]
     if unknown:
         raise ValueError(f"No step of {store.folder} has {quote_names(unknown)}; check the names.")
     left = {step: {n for n, h in own if h not in hashes} for step, own in taught.items()}
@@ -182,9 +176,9 @@ def _commit_step(store: Store, erasure: Erasure) -> None:
     """Make a step without the photos the current one."""
     began, model = time.monotonic(), FrozenModel.open(store.folder)
     gone = match_hashes(model.photos, erasure.hashes)
-    classes = _classes_left(model.classes, torch.where(gone, -1, model.labels))
+    labels = model.labels.masked_fill(gone, -1)
     edit = Edit("erased", (), len(erasure.hashes))
-    commit_edit(model, EditedClasses(classes, gone), edit, began)
+    commit_edit(model, edit, began, _classes_left(model.classes, labels), labels)
 
 
 def _rewrite_state(
@@ -207,9 +201,9 @@ def _rewrite_state(
         if update != recorded:
             save_state(path, State({**facts, "update": asdict(update)}, tensors))
         return
-    labels = torch.where(own.erased, -1, tensors["labels"])
+    labels = tensors["labels"].masked_fill(own.erased, -1)
     classes = _classes_left(facts["classes"], labels)
-    labels = torch.where(labels < 0, -1, new_ranks(facts["classes"], classes, {})[labels])
+    labels = relabel(labels, new_ranks(facts["classes"], classes, {}))
     fitted = fit_state(own, labels, len(classes)) if classes else None
     facts |= {
         "classes": classes,

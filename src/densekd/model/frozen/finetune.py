@@ -280,7 +280,7 @@ def _open(folder: Path) -> FrozenModel:
             f"{folder} keeps no image of {missing[0]!r} to train on; teach it more photos of that "
             "class with --known add."
         )
-    if not (model.photos.test & (model.labels >= 0)).any():
+    if not model.tested.any():
         raise ValueError(
             f"{folder} has no photos to test on, which would tell whether fine-tuning helps; teach "
             "it at least 5 photos of a class."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from densekd.files import write_json
+from densekd.files import read_sealed_json, write_sealed_json
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
@@ -118,10 +118,13 @@ class EarlyStop(Callback):
     ) -> None:
         self.callback, self.network = callback, network
         self.images, self.labels, self.folder = images, labels, folder
-        self._file, self._best = folder / "losses.json", folder / "best"
+        self._file, self._best = folder / "validation.json", folder / "best"
         self.losses: list[float] = []  # after each epoch
+        earlier = folder / "losses.json"  # as earlier versions wrote it, without a checksum
         if self._file.exists():
-            self.losses = json.loads(self._file.read_bytes())
+            self.losses = read_sealed_json(self._file)["losses"]
+        elif earlier.exists():
+            self.losses = json.loads(earlier.read_bytes())
 
     @property
     def over(self) -> bool:
@@ -141,7 +144,7 @@ class EarlyStop(Callback):
             self.losses = [*self.losses[: report.epoch], self._loss()]
             if self.best_epoch == report.epoch + 1:
                 save_state(self._best, State({}, self.network.state_dict()))
-            write_json(self._file, self.losses)
+            write_sealed_json(self._file, {"losses": self.losses})
 
     def stop(self) -> bool:
         """Whether the loss doesn't fall any more, or the callback asks to stop."""

@@ -124,9 +124,14 @@ class FrozenModel(Model):
             raise store.damaged(error) from error
         return photos
 
+    @property
+    def tested(self) -> Tensor:
+        """Whether each photo is tested on instead of learned from, bool ``[n]``."""
+        return is_tested(self.photos.test, self.labels)
+
     def test_images(self) -> Split:
         """The held-out images of all classes, on which accuracy is measured."""
-        tested = is_tested(self.photos.test, self.labels).nonzero().flatten()
+        tested = self.tested.nonzero().flatten()
         return Split(PixelImages(self._pixels(tested)), self.labels[tested])
 
     def stored_images(self) -> Tensor:
@@ -135,7 +140,7 @@ class FrozenModel(Model):
 
     def training_counts(self) -> list[int]:
         """The number of photos of each class that it learned from, without those held out."""
-        used = self.labels[(self.labels >= 0) & ~is_tested(self.photos.test, self.labels)]
+        used = self.labels[(self.labels >= 0) & ~self.tested]
         return torch.bincount(used, minlength=len(self.classes)).tolist()
 
     def exportable(self) -> tuple[nn.Module, Callable[[Tensor], ModelOutputs]]:

@@ -17,16 +17,16 @@ from densekd.config.settings_tree import digest
 from densekd.data.dataset import OnProgress
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb
 from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
-from densekd.data.memory import herding
+from densekd.data.selection import herding
 from densekd.files import read_sealed_json, write_sealed_json
 from densekd.model.frozen.backbone import BATCH, FrozenBackbone, pretrained_backbone
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.frozen.photos import Photos, hash_rows, small_jpeg
 from densekd.model.frozen.update import FrozenUpdate
-from densekd.model.images import divide, find_update_images
+from densekd.model.images import check_learnable, divide
 from densekd.model.options import TeachOptions
-from densekd.model.parallel import map_batches
-from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
+from densekd.model.parallel import compute_readable, map_batches
+from densekd.model.request import Plan, TeachObserver, UpdateRequest
 from densekd.model.store import FROZEN, Store, Update
 from densekd.training.callbacks import Stopped, stoppable
 from densekd.training.checkpoint import Checkpoints, State
@@ -58,47 +58,31 @@ class PhotoFile(NamedTuple):
 class FrozenRequest(UpdateRequest):
     """An update that computes features of new photos and refits the head to all features."""
 
-    source: Path
     model: FrozenModel | None
+    source: Path
     files: tuple[PhotoFile, ...]
 
     @classmethod
     def read(
-        cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-    ) -> Self:
+        cls, store: Store, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Self | Update:
         """Find and hash the photos; their pixels are read when the update is carried out."""
-        check_places(folder, source)
-        store = Store(folder)
-        pointer = store.pointer()
-        model = None if pointer is None else FrozenModel.open(folder)
-        if model is not None:
+        pointer, found = store.pointer(), find_images(source)
+        files = _hashed(found.items())
+        asked, model = _digest(files, options), None
+        if pointer is not None:
+            last = store.before_finetuning(pointer.step)
+            if store.facts(last).get("asked") == asked:
+                return store.entry(last, pointer).update
+            model = FrozenModel.open(store.folder, pointer.step)
             _check_options(model, options)
         known = () if model is None else model.classes
-        found = find_update_images(source, known, options.known, needs_new=False)
+        check_learnable(source, found, known, options.known, needs_new=False)
         warn_left_out(found.left_out)
-        files = _hashed(found.items())
         new = _without_copies(files, model)
         if not new:
             raise ValueError(f"{source} has no photo that the model wasn't taught before.")
-        return cls(store, pointer, options, _digest(files, options), source, model, new)
-
-    @staticmethod
-    def repeated(
-        folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-    ) -> Update | None:
-        """The model's last update, if it had the same photos and options."""
-        store = Store(folder)
-        pointer = store.pointer()
-        if pointer is None:
-            return None
-        step = store.before_finetuning(pointer.step)
-        same = store.facts(step)["asked"] == _digest(_hashed(find_images(source).items()), options)
-        return store.entry(step, pointer).update if same else None
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The classes that the model knows."""
-        return () if self.model is None else self.model.classes
+        return cls(store, pointer, options, asked, model, source, new)
 
     @cached_property
     def backbone(self) -> FrozenBackbone:
@@ -110,11 +94,13 @@ class FrozenRequest(UpdateRequest):
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
         """The plan with the time that computing the features takes."""
         observer.doing("measuring")
-        seconds = self._seconds_per_photo(observer) * len(self.files)
-        return replace(self.plan(self.files), seconds=seconds)
+        each = self._seconds_per_photo(observer)
+        chosen = _first_of_each(self.files, self._affordable_photos(each, began))
+        return replace(self.plan(chosen), seconds=each * len(chosen))
 
     def plan(self, files: Sequence[PhotoFile], *, resumed: bool = False) -> Plan:
         """The plan of learning from these photos."""
+        files = _trainable(files, self.known)
         train = Counter(photo.name for photo in files if not photo.test)
         return Plan(
             self.step,
@@ -132,9 +118,8 @@ class FrozenRequest(UpdateRequest):
 
     def carry_out(self, observer: TeachObserver, began: float) -> Update:
         """Compute features, fit the head, test, save, verify and commit."""
-        pending = self.store.folder / "pending" / digest([self.digest, self.parent])
-        chosen = self._within_budget(pending, observer, began)
-        checkpoints = Checkpoints(pending / "features")
+        chosen = self._within_budget(observer, began)
+        checkpoints = Checkpoints(self.pending / "features")
         observer.planned(self.plan(chosen, resumed=checkpoints.newest() is not None))
         files, features = self._features(chosen, checkpoints, observer)
         observer.doing("fitting")
@@ -155,7 +140,7 @@ class FrozenRequest(UpdateRequest):
             learned,
             tuple(name for name in self.known if name in set(names)),
         )
-        return update.commit(pending / "state", began)
+        return update.commit(self.pending / "state", began)
 
     def _features(
         self, files: Sequence[PhotoFile], checkpoints: Checkpoints, observer: TeachObserver
@@ -191,21 +176,19 @@ class FrozenRequest(UpdateRequest):
             for part in {photo.part for photo in files}
         }
         check_usable(self.source, counts, self.known)
-        learned = {photo.name for photo in readable if not photo.test}.union(self.known)
-        # A class of which only photos to test on are left learns from these.
-        files = [photo._replace(test=photo.test and photo.name in learned) for photo in readable]
-        return files, torch.stack(rows)
+        return _trainable(readable, self.known), torch.stack(rows)
 
     def _computed(self, groups: Sequence[Sequence[PhotoFile]]) -> list[list[Tensor | str]]:
         """The features of each photo in half precision, or why it can't be read."""
-        size, found = self.backbone.size, []
-        for group in groups:
-            read = [_crop_or_reason(photo.file, size) for photo in group]
-            pixels = [each for each in read if isinstance(each, Tensor)]
-            rows = self.backbone.features(torch.stack(pixels)).half() if pixels else torch.empty(0)
-            own = iter(rows)
-            found.append([each if isinstance(each, str) else next(own) for each in read])
-        return found
+        size = self.backbone.size
+
+        def crop(photo: PhotoFile) -> Tensor:
+            return centre_crop(open_rgb(photo.file, size), size, FrozenModel.resample)
+
+        def features(pixels: Tensor) -> Sequence[Tensor]:
+            return self.backbone.features(pixels).half().unbind()
+
+        return [compute_readable(group, crop, features) for group in groups]
 
     def _photos(self, files: Sequence[PhotoFile], features: Tensor, ranks: Tensor) -> Photos:
         """The photos of this update, with the images of some."""
@@ -222,7 +205,7 @@ class FrozenRequest(UpdateRequest):
                 kept[own[herding([features[own].float()], room)[0]]] = True
         shorter = round(self.backbone.size * 256 / 224)
         encode = [photo.file if keep else None for photo, keep in zip(files, kept, strict=True)]
-        jpegs = in_threads(lambda f: b"" if f is None else small_jpeg(f, shorter), encode)
+        jpegs = in_threads(lambda f: b"" if f is None else _kept_jpeg(f, shorter), encode)
         return Photos(hash_rows([photo.hash for photo in files]), features, test, tuple(jpegs))
 
     def _seconds_per_photo(self, observer: TeachObserver) -> float:
@@ -235,18 +218,22 @@ class FrozenRequest(UpdateRequest):
                     raise Stopped
         return (time.monotonic() - began) / done
 
-    def _within_budget(
-        self, pending: Path, observer: TeachObserver, began: float
-    ) -> tuple[PhotoFile, ...]:
+    def _affordable_photos(self, seconds: float, began: float) -> int:
+        """The number of photos that fit into the budget, if each takes so many seconds."""
+        if self.options.budget is None:
+            return len(self.files)
+        left = _BUDGET_SHARE * 60 * self.options.budget - (time.monotonic() - began)
+        return max(0, int(left / seconds))
+
+    def _within_budget(self, observer: TeachObserver, began: float) -> tuple[PhotoFile, ...]:
         """The photos, or as many of each class as can be learned within the budget."""
         if self.options.budget is None:
             return self.files
-        file = pending / "budget.json"
+        file = self.pending / "budget.json"
         if not file.exists():
             observer.doing("measuring")
             each = self._seconds_per_photo(observer)
-            left = _BUDGET_SHARE * 60 * self.options.budget - (time.monotonic() - began)
-            write_sealed_json(file, {"photos": max(0, int(left / each))})
+            write_sealed_json(file, {"photos": self._affordable_photos(each, began)})
         chosen = _first_of_each(self.files, read_sealed_json(file, unsealed=True)["photos"])
         if len(chosen) < len(self.files):
             logger.warning(
@@ -259,6 +246,12 @@ class FrozenRequest(UpdateRequest):
 def _features_state(rows: Sequence[Tensor], unreadable: Sequence[tuple[int, str]]) -> State:
     tensors = {"features": torch.stack(list(rows))} if rows else {}
     return State({"unreadable": unreadable}, tensors)
+
+
+def _trainable(files: Sequence[PhotoFile], known: Sequence[str]) -> list[PhotoFile]:
+    """The same photos; a new class of which all are to test on learns from them instead."""
+    learned = {photo.name for photo in files if not photo.test}.union(known)
+    return [photo._replace(test=photo.test and photo.name in learned) for photo in files]
 
 
 def _first_of_each(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ...]:
@@ -314,7 +307,7 @@ def _without_copies(files: Sequence[PhotoFile], model: FrozenModel | None) -> tu
     if model is not None:
         rows = zip(model.photos.hashes.numpy(), model.labels.tolist(), strict=True)
         seen = {(model.classes[rank], row.tobytes()) for row, rank in rows if rank >= 0}
-    before, new = {*seen}, []
+    new = []
     for photo in files:
         if (photo.name, photo.hash) not in seen:
             seen.add((photo.name, photo.hash))
@@ -323,7 +316,7 @@ def _without_copies(files: Sequence[PhotoFile], model: FrozenModel | None) -> tu
         logger.warning(
             "%d photos are copies of others; each is learned once.", len(files) - len(new)
         )
-    classes = Counter(hashed for _, hashed in seen - before)
+    classes = Counter(hashed for _, hashed in seen)
     shared = [photo for photo in new if classes[photo.hash] > 1]
     if shared:
         logger.warning(
@@ -338,8 +331,10 @@ def _digest(files: Sequence[PhotoFile], options: TeachOptions) -> str:
     return digest([photos, asdict(options)])
 
 
-def _crop_or_reason(file: Path, size: int) -> Tensor | str:
+def _kept_jpeg(file: Path, shorter: int) -> bytes:
     try:
-        return centre_crop(open_rgb(file, size), size, FrozenModel.resample)
+        return small_jpeg(file, shorter)
     except UnreadableImage as error:
-        return str(error)
+        raise ValueError(
+            f"{str(file)!r} can't be read any more: {error}; repeat the command to learn the rest."
+        ) from error

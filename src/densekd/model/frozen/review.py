@@ -86,7 +86,7 @@ def _tested(model: Model) -> tuple[Tensor, Tensor, Sequence[bytes]]:
     """Labels and predictions of the test photos, and the photos as JPEG."""
     if isinstance(model, FrozenModel):
         photos = model.photos
-        places = (photos.test & (model.labels >= 0)).nonzero().flatten()
+        places = model.tested.nonzero().flatten()
         guesses = model.tested_head.scores(photos.features[places].float()).argmax(1)
         return model.labels[places], guesses, [photos.jpegs[place] for place in places.tolist()]
     test = model.test_images()

@@ -91,7 +91,7 @@ class FrozenUpdate:
         ranks = new_ranks(model.classes, self.classes, self.renamed)
         features = self.photos.features[tested]
         if self.finetuned:  # the same photos by the model's own backbone
-            features = model.photos.features[model.photos.test & (model.labels >= 0)]
+            features = model.photos.features[model.tested]
         guesses = model.tested_head.scores(features.float()).argmax(1)
         return ranks[guesses] == self.labels[tested]
 
@@ -148,6 +148,11 @@ def new_ranks(old: Sequence[str], new: Sequence[str], renamed: Mapping[str, str]
     """The rank that each old class has among the new ones, or -1."""
     names = [renamed.get(name, name) for name in old]
     return torch.tensor([new.index(name) if name in new else -1 for name in names])
+
+
+def relabel(labels: Tensor, ranks: Tensor) -> Tensor:
+    """The new rank of each label, which may be -1 for a photo that was removed."""
+    return torch.where(labels < 0, -1, ranks[labels])
 
 
 class FittedState(NamedTuple):

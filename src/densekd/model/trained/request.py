@@ -20,19 +20,14 @@ from densekd.data.dataset import (
     fingerprint,
     join_splits,
 )
-from densekd.data.folder import find_images
+from densekd.data.folder import FoundImages, find_images
 from densekd.data.scenario import Task
 from densekd.data.stratify import oversampling_counts
-from densekd.files import write_atomically
+from densekd.files import write_sealed_text
 from densekd.model.calibration import calibrate, class_changes, split_accuracy
-from densekd.model.images import (
-    UpdateImages,
-    find_update_images,
-    median_size,
-    read_update_images,
-)
+from densekd.model.images import UpdateImages, check_learnable, median_size, read_update_images
 from densekd.model.options import TeachOptions
-from densekd.model.request import Plan, TeachObserver, UpdateRequest, check_places
+from densekd.model.request import Plan, TeachObserver, UpdateRequest
 from densekd.model.store import Store, Update
 from densekd.model.trained.model import TrainedModel, on_this_computer, write_state
 from densekd.model.trained.settings import (
@@ -66,17 +61,17 @@ class TrainedRequest(UpdateRequest):
 
     @classmethod
     def read(
-        cls, folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-    ) -> Self:
-        """Read and check everything that an update needs; see `densekd.model.teach.teach_model`."""
-        check_places(folder, source)
-        store = Store(folder)
-        pointer = store.pointer()
-        model = None if pointer is None else TrainedModel.open(folder)
-        if model is not None:
+        cls, store: Store, source: Path, options: TeachOptions, on_progress: OnProgress
+    ) -> Self | Update:
+        """Read the images, and choose the settings."""
+        pointer, found, model = store.pointer(), find_images(source), None
+        if pointer is not None:
+            model = TrainedModel.open(store.folder, pointer.step)
+            if _is_repeated(model, source, found, options, on_progress):
+                return model.entry.update
             store.verify(model.step)  # now, and not after minutes of training
         known = () if model is None else model.classes
-        found = find_update_images(source, known, options.known, needs_new=True)
+        check_learnable(source, found, known, options.known, needs_new=True)
         size = options.image_size or median_size(found, largest_size())
         settings = update_settings(None if model is None else model.config, options, size)
         size = settings.data.image_size or size
@@ -84,37 +79,15 @@ class TrainedRequest(UpdateRequest):
         part: Part = "base" if model is None else "increment"
         per_epoch = _images_per_epoch(images, settings)
         config = with_schedule(settings, part, options, per_epoch, len(images.new_classes))
-        identity = _digest(images, options)
+        asked = _digest(images, options)
         if model is not None and not options.trains:
             logger.warning(
                 "The network of %s was trained on its own images only. A new model on a pretrained "
                 "network, taught with the images of all classes, usually recognises more: `densekd "
                 "learn NEW_MODEL FOLDER`.",
-                folder,
+                store.folder,
             )
-        return cls(store, pointer, options, identity, model, images, settings, config)
-
-    @staticmethod
-    def repeated(
-        folder: Path, source: Path, options: TeachOptions, on_progress: OnProgress
-    ) -> Update | None:
-        """The model's last update, if it had the same images and options."""
-        if Store(folder).pointer() is None:
-            return None
-        model = TrainedModel.open(folder)
-        last = model.entry.update
-        found = find_images(source)
-        names = {name for own in found.parts.values() for name, files in own.items() if files}
-        if names != {*last.learned, *last.replayed}:
-            return None
-        known, size = model.classes[: -len(last.learned)], model.image_size
-        images = read_update_images(source, found, size, known, model.config.seed, on_progress)
-        return last if _digest(images, options) == model.facts["asked"] else None
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The classes that the model knows."""
-        return () if self.model is None else self.model.classes
+        return cls(store, pointer, options, asked, model, images, settings, config)
 
     @property
     def part(self) -> Part:
@@ -200,10 +173,53 @@ class TrainedRequest(UpdateRequest):
 
     def carry_out(self, observer: TeachObserver, began: float) -> Update:
         """Train, test, save, verify and commit."""
-        return _update(self, observer, began)
+        checkpoints = Checkpoints(self.pending / "epochs")
+        config = _schedule(self, observer, began)
+        observer.planned(self.plan(config, resumed=checkpoints.newest() is not None))
+        learner = self.learner(config)
+        learned = learner.learn(self.task, callback=observer, checkpoints=checkpoints)
+        observer.doing("testing")
+        earlier = [] if self.model is None else [self.model.test_images()]
+        test = join_splits([*earlier, self.images.test])
+        values = learner.in_float32().scores(test.images).cpu()
+        update = _result(self, learner, learned, test, values.argmax(1) == test.labels)
+        mean, std = self.normalisation
+        facts = {
+            "asked": self.digest,
+            "parent": self.parent,
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "mean": mean,
+            "std": std,
+            **calibrate(values, test.labels),
+            "update": asdict(update),
+        }
+        observer.doing("saving")
+        prepared = self.pending / "state"
+        # Without this update's schedule, which is rounded: the next one scales the original.
+        write_state(prepared, learner, self.settings, facts, self.images.test)
+        _verify(self, learner, prepared)
+        self.store.commit(prepared, self.step)
+        return update
 
     def _epochs(self, config: Config) -> int:
         return sum(epochs for _, epochs in self.plan(config).phases)
+
+
+def _is_repeated(
+    model: TrainedModel,
+    source: Path,
+    found: FoundImages,
+    options: TeachOptions,
+    on_progress: OnProgress,
+) -> bool:
+    """Whether the model's last update had the same images and options."""
+    last = model.entry.update
+    names = {name for own in found.parts.values() for name, files in own.items() if files}
+    if names != {*last.learned, *last.replayed}:
+        return False
+    known, size = model.classes[: -len(last.learned)], model.image_size
+    images = read_update_images(source, found, size, known, model.config.seed, on_progress)
+    return _digest(images, options) == model.facts.get("asked")
 
 
 def _digest(images: UpdateImages, options: TeachOptions) -> str:
@@ -224,49 +240,15 @@ def _counts(split: Split, names: list[str]) -> dict[str, int]:
     return {names[r]: n for r, n in zip(ranks.tolist(), counts.tolist(), strict=True)}
 
 
-def _update(request: TrainedRequest, observer: TeachObserver, began: float) -> Update:
-    parent = request.parent
-    pending = request.store.folder / "pending" / digest([request.digest, parent])
-    checkpoints = Checkpoints(pending / "epochs")
-    config = _schedule(request, pending, observer, began)
-    observer.planned(request.plan(config, resumed=checkpoints.newest() is not None))
-    learner = request.learner(config)
-    learned = learner.learn(request.task, callback=observer, checkpoints=checkpoints)
-    observer.doing("testing")
-    earlier = [] if request.model is None else [request.model.test_images()]
-    test = join_splits([*earlier, request.images.test])
-    values = learner.in_float32().scores(test.images).cpu()
-    update = _result(request, learner, learned, test, values.argmax(1) == test.labels)
-    mean, std = request.normalisation
-    facts = {
-        "asked": request.digest,
-        "parent": parent,
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "mean": mean,
-        "std": std,
-        **calibrate(values, test.labels),
-        "update": asdict(update),
-    }
-    observer.doing("saving")
-    prepared = pending / "state"
-    # Without this update's schedule: scaling rounds it, and the next update scales the original.
-    write_state(prepared, learner, request.settings, facts, request.images.test)
-    _verify(request, learner, prepared)
-    request.store.commit(prepared, request.step)
-    return update
-
-
-def _schedule(
-    request: TrainedRequest, pending: Path, observer: TeachObserver, began: float
-) -> Config:
+def _schedule(request: TrainedRequest, observer: TeachObserver, began: float) -> Config:
     """The settings that an interrupted update began with, or new ones, which are saved."""
-    file, config = pending / "config.toml", request.config
+    file, config = request.pending / "config.toml", request.config
     if file.exists():
-        return resolve(read_toml(file))
+        return resolve(read_toml(file, sealed=True))
     if request.options.budget is not None:
         observer.doing("measuring")
         config, _ = request.timed(observer, began)
-    write_atomically(file, as_toml(config))
+    write_sealed_text(file, as_toml(config))
     return config
 
 

@@ -64,7 +64,9 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
     if before is None:
         config = resolve(_new_model_tree(chosen, size))
     else:
-        config = resolve(merge(tomllib.loads(as_toml(before)), chosen))
+        # The epochs of an earlier update would shorten this one's, too.
+        kept = dataclasses.replace(before, epochs=None)
+        config = resolve(merge(tomllib.loads(as_toml(kept)), chosen))
         _check_fixed(before, config)
     if not 1 <= (config.data.image_size or size) <= LARGEST_IMAGE:
         raise ValueError(

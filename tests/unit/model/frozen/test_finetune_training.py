@@ -98,6 +98,21 @@ def test_the_best_epoch_is_kept(network: Network, tmp_path: Path) -> None:
     assert network.get_parameter("classifier.biases.0").tolist() == [1.0] * 3
 
 
+def test_changed_losses_are_not_believed(network: Network, tmp_path: Path) -> None:
+    def early() -> EarlyStop:
+        return EarlyStop(Callback(), network, torch.rand(2, 3, 2, 2), torch.arange(2), tmp_path)
+
+    (tmp_path / "losses.json").write_text("[3.0, 1.0]")  # as earlier versions wrote it
+    stop = early()
+    assert stop.losses == [3.0, 1.0]
+    stop.report(progress(2))
+    (file,) = {*tmp_path.glob("*.json")} - {tmp_path / "best.json", tmp_path / "losses.json"}
+    assert early().losses == stop.losses
+    file.write_bytes(file.read_bytes().replace(b"3.0", b"0.3"))
+    with pytest.raises(ValueError, match=rf"{file.name} is damaged"):
+        early()
+
+
 def test_the_loss_is_that_of_the_photos(network: Network, tmp_path: Path) -> None:
     images, labels = torch.rand(20, 3, 2, 2), torch.arange(20) % 4
     stop = EarlyStop(Callback(), network, images, labels, tmp_path)

@@ -16,6 +16,7 @@ from densekd.model.request import Plan, TeachObserver
 from densekd.model.teach import preview, teach_model
 from densekd.model.trained.model import TrainedModel
 from densekd.training.callbacks import Stopped
+from densekd.training.checkpoint import load_state, save_state
 
 from support.photos import TINY, fill, picture
 
@@ -164,6 +165,9 @@ def test_a_photo_in_two_classes_is_mentioned(
     with caplog.at_level(logging.WARNING):
         teach_model(model, images, DEFAULT)
     assert "2 photos are in more than one class" in caplog.text
+    picture("red", 0).save(fill(tmp_path / "images", {"yellow": 2}) / "yellow" / "wrong.png")
+    teach_model(model, tmp_path / "images", DEFAULT)
+    assert "1 photos are in more than one class" in caplog.text  # taught as red before
 
 
 def test_one_photo_of_a_class_is_enough(model: Path, tmp_path: Path) -> None:
@@ -227,6 +231,48 @@ def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
     assert plan.seconds is not None
     assert plan.seconds > 0
     assert (plan.phases, len(history(model))) == ((), 1)
+
+
+def test_a_preview_takes_no_more_photos_than_the_budget_allows(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 30, "7": 4})
+    plan = preview(model, images, TeachOptions(budget=1e-6))
+    assert plan.learned == {"7": 1, "blue": 1}
+
+
+def test_every_photo_is_hashed_once(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, works = list[str](), Path.read_bytes
+
+    def counting(file: Path) -> bytes:
+        hashed.extend([file.name] if file.suffix == ".png" else [])
+        return works(file)
+
+    monkeypatch.setattr(Path, "read_bytes", counting)
+    teach_model(model, fill(tmp_path / "images", {"blue": 3}), DEFAULT)
+    assert sorted(hashed) == ["0000.png", "0001.png", "0002.png"]
+
+
+def test_a_photo_that_vanishes_is_named(model: Path, tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"blue": 3})
+
+    class Meddling(TeachObserver):
+        def doing(self, what: str) -> None:
+            (images / "blue" / "0001.png").unlink()
+
+    with pytest.raises(ValueError, match=r"0001\.png' can't be read any more.*repeat"):
+        teach_model(model, images, DEFAULT, Meddling())
+    assert teach_model(model, images, DEFAULT).images == 2
+
+
+def test_a_fine_tuned_step_is_taught_without_the_one_before(model: Path, tmp_path: Path) -> None:
+    teach_model(model, fill(tmp_path / "images", {"blue": 3}), DEFAULT)
+    path = model / "steps" / "001" / "state"
+    state = load_state(path)
+    state.facts["update"]["edit"] = {"action": "fine-tuned on", "classes": [], "photos": 3}
+    save_state(path, state)
+    (model / "steps" / "000" / "state.json").unlink()
+    assert teach_model(model, fill(tmp_path / "images", {"7": 3}), DEFAULT).step == 2
 
 
 def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from densekd.model.frozen.edit import file_hash, forget
+from densekd.model.frozen.head import LinearHead
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.frozen.review import find_confusions, find_suspects
 from densekd.model.model import Model, history
@@ -42,6 +45,21 @@ def test_a_trained_model_has_confusions_but_no_suspects(tmp_path: Path) -> None:
     model = Model.open(tmp_path / "model")
     _check_confusions(model)
     assert find_suspects(model, most=12) == []
+
+
+def test_photos_that_a_class_learns_from_are_not_tested_on(tmp_path: Path) -> None:
+    images = fill(tmp_path / "images", {"red": 6, "green": 6})
+    teach_model(tmp_path / "model", images, TeachOptions())
+    photos = FrozenModel.open(tmp_path / "model").photos
+    learned = {row.tobytes() for row in photos.hashes[~photos.test].numpy()}
+    files = [file for file in (images / "red").iterdir() if file_hash(file) in learned]
+    forget(tmp_path / "model", [], files)
+    model = FrozenModel.open(tmp_path / "model")
+    assert model.entry.update.classes[1].tested == 0
+    # A head that takes every photo for a green one.
+    width = model.backbone.width
+    model.tested_head = LinearHead(torch.zeros(2, width), torch.tensor([1.0, 0.0]))
+    assert find_confusions(model) == []
 
 
 def _check_confusions(model: Model) -> None:

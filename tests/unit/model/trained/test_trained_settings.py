@@ -39,6 +39,13 @@ def test_settings_stay_from_one_update_to_the_next() -> None:
     assert changed.memory.per_class == 9
 
 
+def test_epochs_given_as_a_setting_are_for_one_update() -> None:
+    config, options = first(overrides=("epochs=7",)), TeachOptions(epochs=16)
+    assert with_schedule(config, "base", TeachOptions(), 100, 2).schedules().base.epochs == 7
+    later = with_schedule(update_settings(config, options, 32), "increment", options, 100, 2)
+    assert later.schedules().increment.epochs == 16
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
