@@ -20,13 +20,15 @@ from densekd.compression.config import (
     resolve_compression,
 )
 from densekd.config.settings_tree import merge
+from densekd.files import write_sealed_json
+from densekd.nn.resnet import WideResNet
 from densekd.runs.build import make_engine
 from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.runs.stored import load_result
 from densekd.training.callbacks import Stopped, TrainingProgress
-from densekd.training.checkpoint import load_state
+from densekd.training.checkpoint import State, load_state, save_state
 from densekd.training.evaluate import evaluate
 
 Result = Mapping[str, Any]
@@ -233,6 +235,44 @@ def test_a_teacher_can_be_given(
     assert not (tmp_path / "teachers").exists()
     for key in ("accuracy", "teacher_accuracy", "epochs", "teacher_file"):
         assert again[key] == results["fdkd"][key]
+
+
+def test_a_teacher_is_found_when_the_folder_of_all_was_moved(
+    finished: tuple[Path, dict[str, Result]], tmp_path: Path
+) -> None:
+    out, results = finished
+    folder = Path(results["kd"]["folder"])
+    shutil.copytree(out / "teachers", tmp_path / "moved" / "teachers")
+    shutil.copytree(folder, tmp_path / "moved" / folder.name)
+    given = tmp_path / "moved" / folder.name
+    content = {
+        **load_result(given),
+        "teacher_file": "/gone/teachers/"
+        + "/".join(Path(results["kd"]["teacher_file"]).parts[-2:]),
+    }
+    write_sealed_json(given / "result.json", content)
+    again = compress(tiny("fdkd", teacher_file=given), tmp_path)
+    assert Path(again["teacher_file"]).is_relative_to(tmp_path / "moved")
+    assert again["accuracy"] == results["fdkd"]["accuracy"]
+
+
+def test_a_teacher_of_another_kind_is_refused(tmp_path: Path) -> None:
+    save_state(tmp_path / "network", State({"network": "wrn-10-1"}, {}))
+    with pytest.raises(ValueError, match="isn't what was saved"):
+        compress(tiny("kd", teacher_file=tmp_path), tmp_path)
+
+
+def test_networks_that_normalise_differently_are_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def statistics(backbone: Any) -> Any:
+        return ((0.5,) * 3, (0.5,) * 3) if isinstance(backbone, WideResNet) else None
+
+    told = Told()
+    monkeypatch.setattr("densekd.runs.build.own_statistics", statistics)
+    with pytest.raises(ValueError, match="normalise images differently"):
+        compress(tiny("kd"), tmp_path, told)
+    assert told.trained == []
 
 
 def test_a_teacher_that_does_not_fit(

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from densekd.cli import app
 from densekd.cli.flatness import parse_sigmas
 from densekd.config.schema import as_toml, resolve
 from densekd.data.dataset import join_splits
-from densekd.files import write_atomically
+from densekd.files import write_atomically, write_sealed_json
 from densekd.runs.loaded import load_run
 from densekd.runs.run import run_config
 from densekd.runs.stored import load_flatness
@@ -101,10 +102,18 @@ def test_what_was_interrupted_goes_on(batches: int, unmeasured: Path) -> None:
     assert [file.name for file in unmeasured.glob("flatness*")] == ["flatness.json"]
 
 
+def test_a_forged_beginning_has_no_more_losses_than_there_are(unmeasured: Path) -> None:
+    asked = {"sigmas": [0.0, 0.05, 0.2], "draws": 2, "seed": 1, "per_class": None}
+    forged = {**asked, "losses": [float(n) for n in range(9)]}
+    write_sealed_json(unmeasured / "flatness-unfinished.json", forged)
+    losses = measure_flatness(unmeasured, NOISE)["losses"]
+    assert losses == [[0.0, 0.0], [1.0, 3.0], [2.0, 4.0]]
+
+
 def test_an_unfinished_run_has_no_minimum(tmp_path: Path, folder: Path) -> None:
     longer = resolve(settings(scenario={"base": 2, "steps": 4}))
     write_atomically(tmp_path / "config.toml", as_toml(longer))
-    (tmp_path / "learner").symlink_to(folder / "learner")
+    shutil.copytree(folder / "learner", tmp_path / "learner")
     with pytest.raises(ValueError, match="has learned 3 of 5 tasks; repeat its `densekd run`"):
         measure_flatness(tmp_path, NOISE)
 
@@ -129,6 +138,7 @@ def test_the_command_shows_a_table_and_draws(unmeasured: Path) -> None:
         (["--sigmas", "0:0.02"], "Write sigmas as 0:0.02:0.001"),
         (["--sigmas", "-1"], "Write sigmas as 0:0.02:0.001"),
         (["--sigmas", "0:1:0"], "Write sigmas as 0:0.02:0.001"),
+        (["--sigmas", "0:1:1e-12"], "Write sigmas as 0:0.02:0.001"),
         (["--draws", "0"], "Noise must be drawn at least once"),
         (["--images", "0"], "--images must be at least 1, not 0."),
     ],

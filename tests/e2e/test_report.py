@@ -12,12 +12,13 @@ from typer.testing import CliRunner, Result
 
 import densekd
 from densekd.cli import app
+from densekd.reports.charts import Chart
 from densekd.reports.events import read_losses
-from densekd.reports.page import render_page
+from densekd.reports.page import Section, render_page
 from densekd.reports.runs import find_runs
 from densekd.reports.write import contents_of
 
-from support.run_folders import write_run, write_sweep
+from support.run_folders import rewrite, write_run, write_sweep
 
 # Two tasks of five digits each, in a few seconds.
 SHORT = ["--epochs", "1", "--steps", "1", "--network", "resnet8", "-o", "data.per_class=10"]
@@ -252,6 +253,88 @@ columns = "seed"
     assert {"mine", "mine-2", "comparison", "comparison-2"} <= page.tables.keys()
     anchors = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(anchors) == len(set(anchors))
+
+
+MINE = """
+title = "Mine"
+about = "One run."
+[grid]
+"method.name" = ["gkd"]
+seed = [1]
+[table]
+rows = "method.name"
+columns = "seed"
+"""
+
+
+def test_each_of_two_sweeps_shows_its_own_runs(tmp_path: Path) -> None:
+    """The same run was made in two places, by two machines, say."""
+    folders = [write_run(tmp_path / f"runs{n}", "method.name=gkd", "seed=1") for n in (1, 2)]
+    assert folders[0].name == folders[1].name
+    for number, folder in enumerate(folders, 1):
+        result = json.loads((folder / "result.json").read_text())
+        rewrite(folder / "result.json", {**result, AVERAGE: number / 10})
+        write_sweep(folder.parent, "mine", MINE, {folder: {"method.name": "gkd", "seed": 1}})
+    report = tmp_path / "report"
+    assert call("report", tmp_path / "runs1", tmp_path / "runs2", "--out", report).exit_code == 0
+    for name, expected in (("mine", "0.1"), ("mine-2", "0.2")):
+        (row,) = table(report, name)
+        assert row[f"seed_1_{AVERAGE}"] == expected
+    tags = read(report).tags
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = [str(a["href"]) for tag, a in tags if tag == "a" and "#run-" in str(a["href"])]
+    assert sorted(links) == ["#run-0", "#run-1"]
+
+
+@pytest.mark.parametrize("rows", ["method.name", "network"])
+def test_picks_are_filtered_by_the_labels_of_their_runs(rows: str, tmp_path: Path) -> None:
+    """These differ from the name of the method if it was also run with other settings."""
+    key = "method.options.temperature"
+    runs = [write_run(tmp_path, "method.name=gkd", "seed=1", f"{key}={t}") for t in (2.0, 4.0)]
+    cell = {rows: {"method.name": "gkd", "network": "resnet8"}[rows]}
+    text = MINE.replace("method.name", rows).replace("gkd", cell[rows])
+    points = {run: {**cell, "seed": 1, key: t} for run, t in zip(runs, (2.0, 4.0), strict=True)}
+    folder = write_sweep(tmp_path, "mine", text, dict(list(points.items())[:1]))
+    record = json.loads((folder / "runs.json").read_text())
+    pick = {"cell": cell, "values": {key: 2.0}, "validation": 0.5, "trials": 1}
+    rewrite(folder / "runs.json", {**record, "search": {"keys": [key], "picks": [pick]}})
+    contents = contents_of(find_runs([tmp_path]))
+    (picks,) = [t for s in contents.sections for t in s.tables if t.name == "mine-picks"]
+    assert picks.rows[0].methods == ("gkd, temperature 2.0",)
+    assert render_page(contents)
+
+
+def test_tables_of_one_sweep_have_files_of_their_own(tmp_path: Path) -> None:
+    sources = ["npz:a b.npz", "npz:a-b.npz", f"npz:{'x' * 300}.npz"]
+    points = {
+        write_run(tmp_path, "method.name=gkd", "seed=1", f"data.source={source}"): {
+            **{"method.name": "gkd", "seed": 1},
+            "data.source": source,
+        }
+        for source in sources
+    }
+    write_sweep(tmp_path, "mine", MINE, points)
+    assert call("report", tmp_path, "--out", tmp_path / "report").exit_code == 0
+    files = {file.stem for file in tmp_path.glob("report/tables/mine*.csv")}
+    assert len(files) == 3
+    assert {"mine-source-npz-a-b.npz", "mine-source-npz-a-b.npz-2"} < files
+
+
+def test_figures_of_protocols_with_similar_names_have_files_of_their_own() -> None:
+    names = ("a", "A", "a 2", "a 1")
+    charts = tuple(Chart("curves", "", name, "", "", ()) for name in names)
+    figures = Section("curves", "", charts=charts).figures()
+    assert [protocol for protocol, _ in figures.values()] == list(names)
+
+
+def test_a_sweep_that_has_no_record_yet_is_passed_over(tmp_path: Path) -> None:
+    """It has just begun, or `densekd check --repair` has set a damaged record aside."""
+    write_run(tmp_path, "method.name=gkd", "seed=1")
+    folder = write_sweep(tmp_path, "mine", MINE, {})
+    (folder / "runs.json").unlink()
+    assert call("report", tmp_path, "--out", tmp_path / "report").exit_code == 0
+    assert not (tmp_path / "report" / "tables" / "mine.csv").exists()
 
 
 def test_names_stay_text(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from densekd.runs.predictions import Predictions, load_predictions, save_predict
 from densekd.runs.stored import load_result
 from densekd.training.callbacks import TrainingProgress
 
-from support.run_folders import rewrite, write_run
+from support.run_folders import rewrite, write_run, write_sweep
 
 AVERAGE = "average_incremental_accuracy"
 
@@ -231,3 +231,64 @@ def test_a_damaged_runs_json_says_what_to_do(run: Path) -> None:
     ]
     for command in commands:
         assert "damaged" in told(*command)
+
+
+SWEEP = """
+title = "Mine"
+about = "One run."
+[grid]
+"ROWS" = ["gkd"]
+seed = [1]
+[table]
+rows = "ROWS"
+columns = "seed"
+"""
+
+
+def test_a_link_out_of_a_sweep_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = write_sweep(run.parent, "mine", SWEEP.replace("ROWS", "method.name"), {})
+    shutil.move(folder / "experiment.toml", tmp_path / "secret.toml")
+    (folder / "experiment.toml").symlink_to(tmp_path / "secret.toml")
+    for place in (folder, run.parent):
+        assert "is a link out of" in told("report", place, "--out", tmp_path / "x")
+
+
+@pytest.mark.parametrize("rows", ["method.name", "folder"])
+@pytest.mark.parametrize(
+    "pick", [{}, {"validation": None}, {"validation": 0.5, "trials": 2, "more": 1}]
+)
+def test_a_forged_sweep(pick: dict[str, Any], rows: str, run: Path) -> None:
+    folder = write_sweep(run.parent, "mine", SWEEP.replace("ROWS", rows), {run: {rows: "gkd"}})
+    record = json.loads((folder / "runs.json").read_text())
+    picks = [{"cell": {rows: "gkd"}, "values": {}, **pick}]
+    rewrite(folder / "runs.json", {**record, "search": {"keys": [], "picks": picks}})
+    render_page(contents_of(find_runs([run.parent])))
+
+
+def test_forged_numbers_of_exemplars(run: Path) -> None:
+    other = write_run(run.parent, "method.name=gkd", "scenario.steps=1", "memory.per_class=5")
+    result = load_result(other)
+    rewrite(other / "result.json", changed(result, ("config", "memory", "per_class"), "x"))
+    render_page(contents_of(find_runs([run.parent])))
+
+
+def test_forged_numbers_that_no_mean_can_be_taken_of(run: Path) -> None:
+    other = write_run(run.parent, "method.name=gkd", "scenario.steps=1", "seed=1")
+    for folder in (run, other):
+        result = changed(load_result(folder), (AVERAGE,), 1e308)
+        result = changed(result, ("steps", 0, "accuracy"), 1e308)
+        rewrite(folder / "result.json", changed(result, ("steps", 0, "seconds"), 1e308))
+    render_page(contents_of(find_runs([run.parent])))
+
+
+def test_a_name_that_matplotlib_would_hide(run: Path) -> None:
+    result = load_result(run)
+    result["config"]["method"] = {"name": "__"}
+    rewrite(run / "result.json", result)
+    assert "1 run" in told("report", run, "--out", run.parent / "out")
+
+
+def test_a_forged_compression(tmp_path: Path) -> None:
+    facts = {"kind": "compression", "method": "kd", "teacher": "a", "student": "b", "accuracy": 1}
+    rewrite(tmp_path / "compress-kd" / "result.json", {**facts, "epochs": [{"epoch": 1}]})
+    render_page(contents_of(find_runs([tmp_path])))

@@ -52,6 +52,11 @@ class Noise:
         if self.draws < 1:
             raise ValueError(f"Noise must be drawn at least once, not {self.draws} times.")
 
+    @property
+    def count(self) -> int:
+        """The number of losses: one without noise, then one for each draw and further sigma."""
+        return 1 + self.draws * (len(self.sigmas) - 1)
+
 
 def flatness(
     learner: Learner, train: Split, noise: Noise, on_progress: OnProgress | None = None
@@ -101,7 +106,7 @@ def measure_flatness(
         return known
     train = _training_images(folder, run, per_class)
     begun = _made_with(asked, _read_losses, folder / _UNFINISHED)
-    losses: list[float] = [] if begun is None else begun["losses"]
+    losses: list[float] = [] if begun is None else begun["losses"][: noise.count]
     for loss in _losses(run.learner(), train, noise, len(losses), on_progress):
         losses.append(loss)
         write_sealed_json(folder / _UNFINISHED, {**asked, "losses": losses})
@@ -138,7 +143,7 @@ def _losses(
 ) -> Iterator[float]:
     """The loss without noise, then of each draw by sigma; the first ``known`` are skipped."""
     seen = 0
-    total = (1 + noise.draws * (len(noise.sigmas) - 1)) * len(train)
+    total = noise.count * len(train)
     noisy = frozen_copy(learner.network)
 
     def on_batch(images: int) -> None:

@@ -16,7 +16,7 @@ from densekd.compression.config import CompressionConfig, compression_folder, te
 from densekd.config.schema import as_toml, as_tree
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.files import write_sealed_text
+from densekd.files import expand_home, write_sealed_text
 from densekd.methods.method import Method
 from densekd.runs.build import make_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
@@ -32,6 +32,7 @@ from densekd.training.checkpoint import (
     State,
     load_state,
     save_state,
+    sound_content,
 )
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
@@ -78,11 +79,11 @@ def _finish(
         write_sealed_text(folder / "compression.toml", as_toml(config))
     file, teacher, external_teacher = None, None, None
     if config.method != "alone":
+        _check_normalisation(trainer.new_teacher(), student)
         file = _teacher_file(trainer, folder.parent / "teachers")
     observer.started(folder, trainer.tasks, int(file is None or file.exists()))
     if file is not None:
         teacher = _get_teacher(trainer, file)
-        _check_normalisation(teacher.learner, student)
         external_teacher = ExternalTeacher(teacher.learner.network, sizes)
     record, epochs = trainer.train(student, 1, folder, external_teacher)
     if engine.first:
@@ -136,6 +137,10 @@ class Trainer:
         settings = make_settings(self.config, normalisation, backbone, self.engine)
         return Learner(backbone, method, ExemplarMemory(Quota(0)), settings)
 
+    def new_teacher(self) -> Learner:
+        """Make an untrained teacher."""
+        return self.new_learner(self.config.teacher, self.config.make_teacher())
+
     def train(
         self,
         learner: Learner,
@@ -184,24 +189,28 @@ def _teacher_file(trainer: Trainer, teachers: Path) -> Path:
     given = trainer.config.teacher_file
     if given is None:
         return _shared(trainer, teachers).folder / "network.json"
-    given = given.expanduser()
+    given = expand_home(given)
     for file in (given, given / "network.json"):
         if file.name == "network.json" and file.is_file():
             return file
     had = (read_result(given) or {}).get("teacher_file") if given.is_dir() else None
-    if had is None:
-        raise ValueError(
-            f"There is no trained teacher in {given}; "
-            "name the folder of an earlier `densekd compress`, or one in its folder teachers."
-        )
-    return Path(had)
+    if had is not None:
+        # The folder of all compressions, with their teachers, may have been moved.
+        for file in (Path(had), given.parent.joinpath(*Path(had).parts[-3:])):
+            if file.is_file():
+                return file
+    raise ValueError(
+        f"There is no trained teacher in {given}; "
+        "name the folder of an earlier `densekd compress`, or one in its folder teachers."
+    )
 
 
 def _get_teacher(trainer: Trainer, file: Path) -> _TrainedTeacher:
     """Load the teacher in a file given by `_teacher_file`, or train it there."""
     path = file.with_suffix("")
     if trainer.config.teacher_file is not None:
-        teacher = _load_teacher(trainer, path)
+        with sound_content(file):
+            teacher = _load_teacher(trainer, path)
         # It may have been tested on other images.
         confusion = evaluate(teacher.learner, trainer.tasks[0].test).head
         return teacher._replace(accuracy=float(confusion.trace() / confusion.sum()))
@@ -233,13 +242,13 @@ def _load_teacher(trainer: Trainer, path: Path) -> _TrainedTeacher:
             f"The teacher in {path.parent} has learned other classes than {trainer.dataset.name} "
             "has, or in another order."
         )
-    learner = trainer.new_learner(trainer.config.teacher, trainer.config.make_teacher())
+    learner = trainer.new_teacher()
     learner.load_state(State(state.facts["learner"], state.tensors))
     return _TrainedTeacher(learner, state.facts["accuracy"], state.facts["seconds"])
 
 
 def _train_teacher(trainer: Trainer, path: Path) -> _TrainedTeacher:
-    learner = trainer.new_learner(trainer.config.teacher, trainer.config.make_teacher())
+    learner = trainer.new_teacher()
     record, epochs = trainer.train(learner, 0, path.parent)
     if trainer.engine.first:
         state = learner.state()

@@ -201,7 +201,7 @@ def _coordinates(series: Series) -> np.ndarray:
 
 
 def _label(shown: Series | HeatMap) -> str:
-    return _literal(shown.method) + ("" if shown.finished else " (unfinished)")
+    return (_literal(shown.method) or "?") + ("" if shown.finished else " (unfinished)")
 
 
 def _literal(text: str) -> str:

@@ -1,7 +1,7 @@
 """Tables of a sweep's results, laid out as its experiment file says, beside the paper's numbers."""
 
 import itertools
-import re
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,19 +9,14 @@ from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS, flat, merge, nested
 from densekd.reports.groups import Group
-from densekd.reports.labels import shortened_schedule
-from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord
+from densekd.reports.labels import shortened_schedule, table_file_name
+from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, folder_of
 from densekd.reports.statistics import Summary, gaps, group_by
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
 from densekd.runs.stored import load_sweep
-from densekd.sweeps.experiment_file import (
-    Experiment,
-    distinct,
-    label,
-    read_experiment,
-    short_value,
-)
-from densekd.sweeps.pick import REPLICATES, Pick
+from densekd.sweeps.experiment_file import Experiment, label, read_experiment, short_value
+from densekd.sweeps.pick import REPLICATES, Pick, cell_of
+from densekd.sweeps.search import distinct
 
 GridPoint = Mapping[str, Any]
 _SCALES = {"seconds": 1.0, "variance": 1e4}  # of the paper's numbers; others are in percent
@@ -95,10 +90,13 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     record = load_sweep(folder)
     given = flat(record.get("settings") or {})
     changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
+    # By its path; or else by its name, since the folder of the sweep may have been moved.
     known = {run.folder.name: run for run in found.every}
+    known |= {os.path.realpath(run.folder): run for run in found.every}
     entries = []
     for each in record["runs"]:
-        run = known.get(Path(each["folder"]).name)
+        place = folder_of(folder, each)
+        run = known.get(os.path.realpath(place), known.get(place.name))
         state, reason = each.get("state", "waiting"), each.get("reason") or ""
         if _is_finished(run, experiment):
             state, reason = "finished", ""
@@ -149,14 +147,38 @@ def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -
 
 def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
     """Set the trials of a search apart, and take picked values out of the points of the others."""
-    keys, picks = search["keys"], tuple(Pick(**pick) for pick in search["picks"])
+    keys, picks = search["keys"], tuple(map(Pick.of, search["picks"]))
     chosen = [e for e in sweep.entries if any(pick.is_of(e.point, keys) for pick in picks)]
     trials = tuple(entry for entry in sweep.entries if entry not in chosen)
     entries = tuple(replace(entry, point=_without(entry.point, keys)) for entry in chosen)
     return replace(sweep, entries=entries, trials=trials, picks=picks)
 
 
-def picks_table(sweep: SweepResults) -> Table:
+def experiment_tables(
+    sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]
+) -> tuple[Table, ...]:
+    """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
+
+    Rows and columns that ``--grid`` added to the file's are in tables of their own, and so is what
+    a search has picked. ``methods`` has the label of each run's method, by which the page filters
+    rows.
+    """
+    placed = (sweep.experiment.rows, sweep.experiment.columns, *REPLICATES)
+
+    def place(entry: SweepEntry) -> tuple[bool, GridPoint]:
+        # Taken from the points, because a sweep may have more axes than its file.
+        within = {key: entry.point[key] for key in placed if key in entry.point}
+        return not _planned(sweep.experiment, within), _without(entry.point, placed)
+
+    tables = []
+    for added, where in distinct([place(entry) for entry in sweep.entries]):
+        entries = [entry for entry in sweep.entries if place(entry) == (added, where)]
+        layout = _Layout(sweep.experiment, where, added, entries)
+        tables.append(layout.table(sweep.rehearsal, methods))
+    return (*tables, *([_picks_table(sweep, methods)] if sweep.picks else []))
+
+
+def _picks_table(sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]) -> Table:
     """What a search has picked for each cell of the table, and from how many trials."""
     picks = sweep.picks
     keys = dict.fromkeys(key for pick in picks for key in (*pick.cell, *pick.values))
@@ -175,32 +197,9 @@ def picks_table(sweep: SweepResults) -> Table:
         "The values with the best average incremental accuracy on validation images, as a mean "
         "over seeds and class orders, and the number of trials that they were picked from."
     )
-    name = re.sub(r"[^\w.+-]+", "-", f"{sweep.experiment.name}-picks")
-    methods = [(str(pick.cell["method.name"]),) * ("method.name" in pick.cell) for pick in picks]
-    return Table.of(name, title, note, columns, methods)
-
-
-def experiment_tables(
-    sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]
-) -> tuple[Table, ...]:
-    """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
-
-    Rows and columns that ``--grid`` added to the file's are in tables of their own. ``methods`` has
-    the label of each run's method, by which the page filters rows.
-    """
-    placed = (sweep.experiment.rows, sweep.experiment.columns, *REPLICATES)
-
-    def place(entry: SweepEntry) -> tuple[bool, GridPoint]:
-        # Taken from the points, because a sweep may have more axes than its file.
-        within = {key: entry.point[key] for key in placed if key in entry.point}
-        return not _planned(sweep.experiment, within), _without(entry.point, placed)
-
-    tables = []
-    for added, where in distinct([place(entry) for entry in sweep.entries]):
-        entries = [entry for entry in sweep.entries if place(entry) == (added, where)]
-        layout = _Layout(sweep.experiment, where, added, entries)
-        tables.append(layout.table(sweep.rehearsal, methods))
-    return tuple(tables)
+    name = table_file_name(f"{sweep.experiment.name}-picks")
+    runs = [[e.run for e in sweep.entries if cell_of(e.point, ()) == p.cell] for p in picks]
+    return Table.of(name, title, note, columns, _labels(runs, methods))
 
 
 def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[Group, float]:
@@ -248,10 +247,9 @@ class _Layout:
         if self.added:
             suffix, words = f"{suffix}-added", [*words, "added by --grid"]
         title = experiment.title + (f" ({', '.join(words)})" if words else "")
-        # It becomes a file name, and a value may be a path.
-        name = re.sub(r"[^\w.+-]+", "-", experiment.name + suffix)
-        labels = [dict.fromkeys(methods[run] for run in each if run in methods) for each in runs]
-        return Table.of(name, title, f"{_READING} {rehearsal}".strip(), columns, map(tuple, labels))
+        name = table_file_name(experiment.name + suffix)
+        note = f"{_READING} {rehearsal}".strip()
+        return Table.of(name, title, note, columns, _labels(runs, methods))
 
     def _results(self, rows: Sequence[Any]) -> Iterator[FilledColumn]:
         """Ours, the paper's and the gap, by column and by what the paper measures there."""
@@ -286,8 +284,10 @@ class _Layout:
             "variance": [each and each.variance for each in over],
         }
         for name, measure in (("mean", experiment.measure), ("variance", "variance")):
+            if name == "variance" and experiment.measure == "seconds":
+                continue  # it is that of shares
             paper = [self._paper({experiment.rows: row}, measure) for row in rows]
-            kind = _KINDS.get(name, "percent")
+            kind = _KINDS.get(measure, "percent")
             yield Column(name, "ours", kind, name), ours[name]
             yield Column(f"{name}_paper", "paper", kind, name), paper
 
@@ -315,6 +315,15 @@ class _Layout:
             if target.measure == measure and exact and agrees:
                 return target.value / _SCALES.get(measure, 100.0)
         return None
+
+
+def _labels(
+    rows: Iterable[Iterable[RunRecord | CompressionRun | None]],
+    methods: Mapping[RunRecord | CompressionRun, str],
+) -> list[tuple[str, ...]]:
+    """The labels of the runs of each row, as far as they have one."""
+    known = ((methods[run] for run in runs if run is not None and run in methods) for runs in rows)
+    return [tuple(dict.fromkeys(labels)) for labels in known]
 
 
 def _shortened(runs: Iterable[RunRecord | CompressionRun]) -> list[str]:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from densekd.reports.charts import Chart, ChartPoint, HeatMap, Series
 from densekd.reports.events import mean_losses
-from densekd.reports.groups import Group, by_order, group_compressions
+from densekd.reports.groups import Group, by_order
 from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
 from densekd.reports.statistics import Summary, group_by
+from densekd.shapes import is_count
 
 _CURVES = {
     "accuracy": ("curves", "All classes seen"),
@@ -40,12 +42,14 @@ def heat_maps(groups: Sequence[Group]) -> Iterator[HeatMap]:
             yield HeatMap(group.method, label, tuple(rows), len(matrices), done)
 
 
-def compression_charts(compressions: Sequence[CompressionRun]) -> Iterator[Chart]:
-    """The students' losses by epoch."""
+def compression_charts(
+    compressions: Mapping[tuple[str, str], Sequence[CompressionRun]],
+) -> Iterator[Chart]:
+    """The students' losses by epoch, of compressions by protocol and method."""
     found: dict[str, list[Series]] = {}
-    for (protocol, method), runs in group_compressions(compressions):
+    for (protocol, method), runs in compressions.items():
         epochs = zip(*(run.result["epochs"] for run in runs), strict=False)
-        losses = ((each[0]["epoch"], [epoch["loss"] for epoch in each]) for each in epochs)
+        losses = ((each[0]["epoch"], [epoch.get("loss") for epoch in each]) for each in epochs)
         points = _points((epoch, Summary.of(each)) for epoch, each in losses if None not in each)
         if points:
             found.setdefault(protocol, []).append(Series(method, points))
@@ -121,8 +125,8 @@ def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
     """The average accuracy by exemplars per class, for protocols that differ only in these."""
     found: dict[str, dict[str, dict[int, Group]]] = {}
     for group in groups:
-        size = group.all_runs[0].settings.get("memory.per_class")
-        if size is not None and group.runs:
+        size: Any = group.all_runs[0].settings.get("memory.per_class")
+        if is_count(size) and group.runs:
             label = replace(group.protocol, memory="").label
             found.setdefault(label, {}).setdefault(group.method, {})[size] = group
     for label, methods in found.items():

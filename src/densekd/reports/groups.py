@@ -4,10 +4,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 from densekd.reports.labels import Protocol, many, method_labels, natural_order
 from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
 from densekd.reports.statistics import Difference, Summary, group_by, paired_difference
+
+_Run = TypeVar("_Run", RunRecord, CompressionRun)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +57,13 @@ class Group:
         return {replicate: value for replicate, value in values.items() if value is not None}
 
 
-def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], list[RunRecord]]:
-    """The runs in groups, and the runs that were left out because another has the same settings.
+def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], dict[RunRecord, str]]:
+    """The runs in groups, and those left out because another has the same settings, with a label.
 
     Such runs were copied, or repeated by another version. The most advanced counts, of several the
     latest.
     """
-    members: dict[tuple[Protocol, str], dict[tuple[str, str], RunRecord]] = {}
-    repeated: list[RunRecord] = []
-    labels = method_labels([run.settings for run in runs])
-    for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: _rank(pair[0])):
-        group = members.setdefault((run.protocol, label), {})
-        if (before := group.pop(run.replicate, None)) is not None:
-            repeated.append(before)
-        group[run.replicate] = run
+    members, repeated = _members(runs)
     groups = [
         Group(label, protocol, tuple(run for _, run in sorted(group.items())))
         for (protocol, label), group in members.items()
@@ -77,9 +73,25 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], list[RunRecord]]
 
 def group_compressions(
     compressions: Sequence[CompressionRun],
-) -> list[tuple[tuple[str, str], list[CompressionRun]]]:
-    """Compressions by protocol and method, sorted."""
-    return sorted(group_by(compressions, lambda each: (each.protocol, each.method)).items())
+) -> dict[tuple[str, str], list[CompressionRun]]:
+    """Compressions by protocol and method, sorted; of several with the same settings the latest."""
+    members, _ = _members(compressions)
+    return {key: [*members[key].values()] for key in sorted(members)}
+
+
+def _members(
+    runs: Sequence[_Run],
+) -> tuple[dict[tuple[Any, str], dict[tuple[str, str], _Run]], dict[_Run, str]]:
+    """The runs by protocol and label, then by replicate; and those that others repeat."""
+    members: dict[tuple[Any, str], dict[tuple[str, str], _Run]] = {}
+    repeated: dict[_Run, str] = {}
+    labels = method_labels([(run.method, run.protocol, run.settings) for run in runs])
+    for run, label in sorted(zip(runs, labels, strict=True), key=lambda pair: _rank(pair[0])):
+        group = members.setdefault((run.protocol, label), {})
+        if (before := group.pop(run.replicate, None)) is not None:
+            repeated[before] = label
+        group[run.replicate] = run
+    return members, repeated
 
 
 def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Group, Difference]]:
@@ -114,10 +126,11 @@ def _every_order(group: Group) -> dict[str, Summary]:
     return {order: mean for order, mean in means if mean is not None}
 
 
-def _rank(run: RunRecord) -> tuple[bool, int, float]:
+def _rank(run: RunRecord | CompressionRun) -> tuple[bool, int, float]:
     """More for a run that is further, or later."""
     file = run.folder / ("result.json" if run.result else "config.toml")
-    return run.result is not None, len(run.steps), file.stat().st_mtime
+    steps = len(run.steps) if isinstance(run, RunRecord) else 0
+    return run.result is not None, steps, file.stat().st_mtime
 
 
 def _position(group: Group) -> tuple[list[tuple[int, str]], float, str]:

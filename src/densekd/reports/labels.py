@@ -1,7 +1,8 @@
 """The names of runs: their protocol, and what distinguishes their methods within it."""
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -19,7 +20,10 @@ _DERIVED = (
     "training.finish.",
 )
 # Settings that belong to the protocol or the replicate rather than to the method.
-_SHARED = ("seed", "epochs", "data.", "scenario.", "memory.per_class", "memory.total")
+_SHARED = (
+    *("seed", "epochs", "data.", "scenario.", "memory.per_class", "memory.total"),
+    *("order", "teacher_file"),  # of a compression
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Protocol:
     def of(cls, settings: FlatSettings) -> "Protocol":
         """The protocol of a run."""
         tasks, memory = _tasks(settings), _memory(settings)
-        return cls(_data(settings), tasks, memory, shortened_schedule(settings))
+        return cls(data_words(settings), tasks, memory, shortened_schedule(settings))
 
     @property
     def label(self) -> str:
@@ -43,7 +47,8 @@ class Protocol:
         return " · ".join(filter(None, astuple(self)))
 
 
-def _data(settings: FlatSettings) -> str:
+def data_words(settings: FlatSettings) -> str:
+    """The data of a run, and which of its images."""
     words = {
         "data.image_size": "{} pixels",
         "data.classes_file": "classes of {}",
@@ -108,18 +113,39 @@ def file_name_part(text: str) -> str:
     return re.sub(r"[^a-z0-9+]+", "-", text.lower().replace("%", "percent")).strip("-")[:80]
 
 
+def table_file_name(text: str) -> str:
+    """A text, which may have paths and long lists in it, as a file name without ending."""
+    # File systems take 255 bytes, of which the ending and a number need some.
+    return re.sub(r"[^\w.+-]+", "-", text).encode()[:200].decode(errors="ignore")
+
+
+def unused_name(name: str, used: set[str]) -> str:
+    """The name, with a number if it is used already; adds it to the ``used`` ones."""
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    found = next(each for each in itertools.chain([name], numbered) if each not in used)
+    used.add(found)
+    return found
+
+
 def natural_order(text: str) -> list[tuple[int, str]]:
     """A sort key by which 5 comes before 20."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", text)]
+    parts = re.split(r"0*(\d+)", text)  # the odd ones are numbers, of any length
+    return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
-def method_labels(several: Sequence[FlatSettings]) -> list[str]:
-    """The method of each run, and what distinguishes it from others of that name and protocol."""
-    every = dict.fromkeys(key for settings in several for key in settings)
+def method_labels(runs: Sequence[tuple[str, Hashable, FlatSettings]]) -> list[str]:
+    """The method of each run, and what distinguishes it from others of that name and protocol.
+
+    A run is the name of its method, its protocol, and its settings.
+    """
+    every = dict.fromkeys(key for _, _, settings in runs for key in settings)
     keys = [key for key in every if not key.startswith((*_SHARED, *INERT_KEYS))]
-    rivals = group_by(several, _name_and_protocol)
-    different = {rival: _distinguishing(group, keys) for rival, group in rivals.items()}
-    return [_described(each, different[_name_and_protocol(each)]) for each in several]
+    rivals = group_by(runs, lambda run: run[:2])
+    different = {
+        rival: _distinguishing([settings for _, _, settings in group], keys)
+        for rival, group in rivals.items()
+    }
+    return [_described(name, each, different[name, protocol]) for name, protocol, each in runs]
 
 
 def run_labels(several: Sequence[FlatSettings]) -> list[str]:
@@ -128,11 +154,7 @@ def run_labels(several: Sequence[FlatSettings]) -> list[str]:
     shared = [key for key in several[0] if all(key in settings for settings in several)]
     keys = [key for key in shared if key != "method.name" and not key.startswith(INERT_KEYS)]
     different = _distinguishing(several, keys)
-    return [_described(settings, different) for settings in several]
-
-
-def _name_and_protocol(settings: FlatSettings) -> tuple[str, Protocol]:
-    return settings.get("method.name", "?"), Protocol.of(settings)
+    return [_described(each.get("method.name", "?"), each, different) for each in several]
 
 
 def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> list[str]:
@@ -150,6 +172,5 @@ def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> lis
     return different
 
 
-def _described(settings: FlatSettings, keys: Sequence[str]) -> str:
-    values = (f"{key.rpartition('.')[2]} {settings.get(key)}" for key in keys)
-    return ", ".join([settings.get("method.name", "?"), *values])
+def _described(name: str, settings: FlatSettings, keys: Sequence[str]) -> str:
+    return ", ".join([name, *(f"{key.rpartition('.')[2]} {settings.get(key)}" for key in keys)])

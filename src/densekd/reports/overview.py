@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from densekd.reports.groups import Group, by_order, differences, group_compressions
+from densekd.reports.groups import Group, by_order, differences
 from densekd.reports.labels import natural_order
 from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
 from densekd.reports.statistics import Summary, gaps
@@ -54,8 +54,7 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
     paper = [targets.get(group) for group in groups]
     own = _own_columns(groups)
     columns: list[FilledColumn] = [
-        *((column, [group.summary(column.key) for group in groups]) for column in _MEASURES),
-        *((column, [group.summary(column.key) for group in groups]) for column in own),
+        *((c, [group.summary(c.key) for group in groups]) for c in (*_MEASURES, *own)),
         (Column("paper", "paper", "percent"), paper),
         (Column("gap", "gap", "points"), gaps(ours, paper)),
         (_SECONDS, [group.summary("seconds") for group in groups]),
@@ -126,11 +125,11 @@ def orders_table(groups: Sequence[Group]) -> Table:
     return _table("orders", "Robustness to the class order", note, _names(found), columns)
 
 
-def runs_table(groups: Sequence[Group], repeated: Sequence[RunRecord]) -> Table:
-    """Every run, its progress, code and machine."""
+def runs_table(groups: Sequence[Group], repeated: Mapping[RunRecord, str]) -> Table:
+    """Every run, its progress, code and machine; ``repeated`` has the labels of the left out."""
     labelled = [(run, group.method, "") for group in groups for run in group.all_runs]
     left_out = "left out: another run has the same settings"
-    labelled += [(run, str(run.settings.get("method.name")), left_out) for run in repeated]
+    labelled += [(run, label, left_out) for run, label in repeated.items()]
     labelled.sort(key=lambda each: natural_order(each[0].protocol.label))
     runs = [run for run, _, _ in labelled]
     columns: list[FilledColumn] = [
@@ -149,20 +148,19 @@ def runs_table(groups: Sequence[Group], repeated: Sequence[RunRecord]) -> Table:
     return Table.of("runs", "Runs", "", columns, [(method,) for _, method, _ in labelled])
 
 
-def compression_table(compressions: Sequence[CompressionRun]) -> Table:
-    """What small networks learned from large ones."""
-    found = group_compressions(compressions)
-    names = [(method, protocol) for (protocol, method), _ in found]
+def compression_table(found: Mapping[tuple[str, str], Sequence[CompressionRun]]) -> Table:
+    """What small networks learned from large ones, by protocol and method."""
+    names = [(method, protocol) for protocol, method in found]
     measures = (
         Column("accuracy", "accuracy", "percent"),
         Column("teacher_accuracy", "teacher's accuracy", "percent"),
         _SECONDS,
     )
     columns: list[FilledColumn] = [
-        (column, [Summary.of(run.measured(column.key) for run in runs) for _, runs in found])
+        (column, [Summary.of(run.measured(column.key) for run in runs) for runs in found.values()])
         for column in measures
     ]
-    columns.append((_RUNS, [len(runs) for _, runs in found]))
+    columns.append((_RUNS, [len(runs) for runs in found.values()]))
     note = "Percent of test images after the last epoch."
     return _table("compression", "Model compression", note, names, columns)
 

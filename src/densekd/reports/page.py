@@ -14,7 +14,7 @@ import densekd
 from densekd.config.settings_tree import toml_lines
 from densekd.files import to_json
 from densekd.reports.charts import Chart, HeatMap
-from densekd.reports.labels import file_name_part
+from densekd.reports.labels import file_name_part, unused_name
 from densekd.reports.runs import RunRecord
 from densekd.reports.statistics import group_by
 from densekd.reports.tables import Table, cell_parts, cell_value, header_spans, short_duration
@@ -33,11 +33,12 @@ class Section:
 
     def figures(self) -> dict[str, tuple[str, list[Chart | HeatMap]]]:
         """The charts of each protocol, as ``{file name: (protocol, charts)}``."""
+        used = set[str]()
         found = group_by(self.charts, lambda chart: chart.protocol)
-        names = [f"{self.name}-{file_name_part(protocol)}" for protocol in found]
-        # Number protocols that have the same file name.
-        unique = [n if n not in names[:i] else f"{n}-{i}" for i, n in enumerate(names)]
-        return dict(zip(unique, found.items(), strict=True))
+        return {
+            unused_name(f"{self.name}-{file_name_part(protocol)}", used): (protocol, charts)
+            for protocol, charts in found.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def render_page(contents: Contents) -> bytes:
         "charts": [_with_indices(chart, methods) for chart in charts],
         "maps": [_with_indices(chart, methods) for chart in maps],
     }
+    # Numbered, because folder names may repeat; the table of runs has those in the same order.
+    anchors = [(run.folder.name, f"run-{i}") for i, (run, _) in enumerate(contents.runs)]
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["method_index"] = methods.__getitem__
     text = environment.from_string(_asset("page.html.jinja")).render(
@@ -73,8 +76,7 @@ def render_page(contents: Contents) -> bytes:
         protocols={protocol: i for i, protocol in enumerate(contents.protocols)},
         figures=figures,
         places={chart: i for kind in (charts, maps) for i, chart in enumerate(kind)},
-        # Numbered, because folder names may repeat.
-        links={run.folder.name: f"run-{i}" for i, (run, _) in enumerate(contents.runs)},
+        links=group_by(anchors, lambda each: each[0]),
         cell_parts=cell_parts,
         cell_value=cell_value,
         header_spans=header_spans,

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Any
 
 from densekd.config.settings_tree import flat, read_toml
 from densekd.files import DamagedFile
-from densekd.reports.labels import FlatSettings, Protocol, shortened_schedule
+from densekd.reports.labels import FlatSettings, Protocol, data_words, shortened_schedule
 from densekd.runs.stored import (
     CONFIG,
+    SWEEP_FILE,
     check_links,
     check_steps,
     load_flatness,
@@ -51,6 +52,11 @@ class RunRecord:
             return flat(as_tree(resolve(self.config)))
         except ValueError:  # written by a version with other settings
             return flat(self.config)
+
+    @property
+    def method(self) -> str:
+        """The name of its method."""
+        return str(self.settings.get("method.name", "?"))
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -118,8 +124,16 @@ class CompressionRun:
 
     @cached_property
     def settings(self) -> FlatSettings:
-        """Its settings by dotted names."""
-        return flat(self.result.get("config", {}))
+        """Its settings by dotted names, completed by defaults that its version didn't have."""
+        # Imported here because it takes seconds, and `compare` doesn't need it.
+        from densekd.compression.config import resolve_compression
+        from densekd.config.schema import as_tree
+
+        config = self.result.get("config", {})
+        try:
+            return flat(as_tree(resolve_compression(config)) if config else {})
+        except ValueError:  # written by a version with other settings
+            return flat(config)
 
     @property
     def method(self) -> str:
@@ -130,9 +144,14 @@ class CompressionRun:
     def protocol(self) -> str:
         """What it has in common with compressions that it can be compared with."""
         networks = f"{self.result['teacher']} → {self.result['student']}"
-        schedule = shortened_schedule(self.settings)
-        parts = networks, str(self.settings.get("data.source", "?")), schedule
-        return " · ".join(part for part in parts if part)
+        parts = networks, data_words(self.settings), shortened_schedule(self.settings)
+        return " · ".join(filter(None, parts))
+
+    @property
+    def replicate(self) -> tuple[str, str]:
+        """Its seed and class order, which may differ between runs that a mean is taken of."""
+        seed = self.settings.get("seed", self.folder.name)  # without settings, none is the same
+        return str(seed), str(self.settings.get("order"))
 
     def measured(self, measure: str) -> float | None:
         """A number of its result."""
@@ -166,12 +185,11 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
         if not place.is_dir():
             raise ValueError(f"There is no folder {place}; name one that `densekd run` made.")
         inside = [place, *sorted(path for path in place.iterdir() if path.is_dir())]
-        sweeps += [path.parent for path in sorted(place.glob("sweeps/*/experiment.toml"))]
-        if (place / "experiment.toml").is_file():
+        sweeps += filter(_is_sweep, sorted(place.glob("sweeps/*")))
+        if _is_sweep(place):
             sweeps.append(place)
-            # The run folders of a sweep are beside the folder of all sweeps.
             jobs = load_sweep(place)["runs"]
-            inside += [place.parent.parent / Path(job["folder"]).name for job in jobs]
+            inside += [folder_of(place, job) for job in jobs]
         names = ("result.json", "config.toml")
         folders += [path for path in inside if any((path / name).is_file() for name in names)]
     unique = {os.path.realpath(folder): folder for folder in folders}.values()
@@ -184,6 +202,22 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
     return FoundRuns(
         runs, compressions, tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in sweeps))
     )
+
+
+def folder_of(sweep: Path, job: Mapping[str, Any]) -> Path:
+    """The run folder of a job in a sweep's record: beside the folder of all sweeps."""
+    return sweep.parent.parent / Path(job["folder"]).name
+
+
+def _is_sweep(folder: Path) -> bool:
+    """Whether a folder has a sweep's record, which one that has just begun lacks.
+
+    Raises `DamagedFile` if it has a link that leads out of it.
+    """
+    found = all((folder / name).is_file() for name in ("experiment.toml", SWEEP_FILE))
+    if found:
+        check_links(folder)
+    return found
 
 
 def _read(folder: Path) -> RunRecord | CompressionRun | None:

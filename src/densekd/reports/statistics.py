@@ -20,12 +20,15 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Summary | None":
-        """The summary of the values that aren't None; None if there are none."""
+        """The summary of the values that aren't None; None if there are none, or far too large."""
         known = [value for value in values if value is not None]
         if not known:
             return None
-        variance = statistics.variance(known) if len(known) > 1 else None
-        return cls(statistics.fmean(known), variance, len(known))
+        try:
+            variance = statistics.variance(known) if len(known) > 1 else None
+            return cls(statistics.fmean(known), variance, len(known))
+        except OverflowError:  # a forged file can have any number
+            return None
 
     @property
     def std(self) -> float | None:

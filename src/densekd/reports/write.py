@@ -1,22 +1,21 @@
 """Write a report about runs: a page, tables and figures."""
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from densekd.files import write_atomically
 from densekd.reports.charts import Chart, HeatMap, draw_figures
-from densekd.reports.experiments import (
-    SweepResults,
-    experiment_tables,
-    picks_table,
-    read_sweep,
-    targets_of,
-)
+from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.reports.figures import charts, compression_charts, heat_maps
-from densekd.reports.groups import Group, group_runs
-from densekd.reports.labels import file_name_part, many, natural_order, shortened_schedule
+from densekd.reports.groups import group_compressions, group_runs
+from densekd.reports.labels import (
+    file_name_part,
+    many,
+    natural_order,
+    shortened_schedule,
+    unused_name,
+)
 from densekd.reports.overview import (
     comparison,
     compression_table,
@@ -99,40 +98,40 @@ def contents_of(found: FoundRuns) -> Contents:
     sweeps = [read_sweep(folder, found) for folder in found.sweeps]
     found, trials = _without_trials(found, sweeps)
     groups, repeated = group_runs(found.runs)
-    named: dict[RunRecord | CompressionRun, str] = {
-        **{run: group.method for group in groups for run in group.all_runs},
-        **{run: str(run.settings.get("method.name")) for run in repeated},
-        **{each: each.method for each in found.compressions},
-    }
-    protocols = dict.fromkeys(run.protocol.label for run in found.runs)
-    protocols |= dict.fromkeys(each.protocol for each in found.compressions)
+    compressions = group_compressions(found.compressions)
+    runs = {**{run: group.method for group in groups for run in group.all_runs}, **repeated}
+    small = ((each, method) for (_, method), own in compressions.items() for each in own)
+    named: dict[RunRecord | CompressionRun, str] = dict([*runs.items(), *small])
+    methods = sorted(set(named.values()))
+    protocols = {group.protocol.label for group in groups}
+    protocols |= {protocol for protocol, _ in compressions}
     tables = (
         comparison(groups, targets_of(sweeps, groups)),
         metrics_table(groups),
         differences_table(groups),
         orders_table(groups),
-        compression_table(found.compressions),
+        compression_table(compressions),
         runs_table(groups, repeated),
     )
     own = {table.name: (table,) for table in tables if table.rows}
     drawn: list[Chart | HeatMap] = [*charts(groups), *heat_maps(groups)]
-    drawn += compression_charts(found.compressions)
+    drawn += compression_charts(compressions)
     charts_of = group_by(drawn, lambda chart: chart.section)
     return Contents(
         title=_title(sweeps, found),
-        lead=_lead(groups, found, trials),
+        lead=_lead(len(methods), len(protocols), found, trials),
         shortened=_shortened(found),
-        methods=tuple(sorted(set(named.values()))),
+        methods=tuple(methods),
         protocols=tuple(sorted(protocols, key=natural_order)),
         sections=(
-            *_numbered([_experiment(s, _tables(s, named)) for s in sweeps], own),
+            *_numbered([_experiment(sweep, named) for sweep in sweeps], own),
             *(
                 _section(name, own.get(name, ()), charts_of.get(name, []))
                 for name in _SECTIONS
                 if name in own or name in charts_of
             ),
         ),
-        runs=tuple((run, named[run]) for run in found.runs),
+        runs=tuple(runs.items()),
     )
 
 
@@ -144,22 +143,19 @@ def _section(name: str, tables: tuple[Table, ...], drawn: Sequence[Chart | HeatM
 
 
 def _numbered(sections: Sequence[Section], taken: Collection[str]) -> list[Section]:
-    """The sections, with a number in names that an earlier one has, or that are ``taken``.
+    """The sections, with a number in names of sections and tables that are used or ``taken``.
 
     So two sweeps of one name, in two folders, don't overwrite each other's files.
     """
-    used = set(taken)
-    found = []
-    for section in sections:
-        for number in itertools.count(1):
-            suffix = "" if number == 1 else f"-{number}"
-            tables = tuple(replace(t, name=t.name + suffix) for t in section.tables)
-            names = {section.name + suffix, *(table.name for table in tables)}
-            if not used & names:
-                break
-        used |= names
-        found.append(replace(section, name=section.name + suffix, tables=tables))
-    return found
+    anchors, files = set[str](), set(taken)
+    return [
+        replace(
+            section,
+            name=unused_name(section.name, anchors),
+            tables=tuple(replace(t, name=unused_name(t.name, files)) for t in section.tables),
+        )
+        for section in sections
+    ]
 
 
 def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[FoundRuns, int]:
@@ -170,17 +166,11 @@ def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[F
     return replace(found, runs=runs), len(found.runs) - len(runs)
 
 
-def _tables(
-    sweep: SweepResults, named: Mapping[RunRecord | CompressionRun, str]
-) -> tuple[Table, ...]:
-    return (*experiment_tables(sweep, named), *([picks_table(sweep)] if sweep.picks else []))
-
-
-def _experiment(sweep: SweepResults, tables: tuple[Table, ...]) -> Section:
+def _experiment(sweep: SweepResults, named: Mapping[RunRecord | CompressionRun, str]) -> Section:
     experiment = sweep.experiment
     took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
     about = f"{experiment.about} {sweep.progress}{took}."
-    name = f"experiment-{file_name_part(experiment.name)}"
+    name, tables = f"experiment-{file_name_part(experiment.name)}", experiment_tables(sweep, named)
     return Section(name, experiment.title, about, tuple(sweep.remarks), tables)
 
 
@@ -192,9 +182,7 @@ def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
     return f"{'One run' if count == 1 else f'{count} runs'} on {', '.join(data)}"
 
 
-def _lead(groups: Sequence[Group], found: FoundRuns, trials: int) -> str:
-    methods = len({group.method for group in groups} | {e.method for e in found.compressions})
-    protocols = len({group.protocol for group in groups} | {e.protocol for e in found.compressions})
+def _lead(methods: int, protocols: int, found: FoundRuns, trials: int) -> str:
     words = [f"{many(methods, 'method')} in {many(protocols, 'protocol')}"]
     left = sum(run.result is None for run in found.runs)
     if left:

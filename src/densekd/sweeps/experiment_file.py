@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from densekd.config.settings_tree import flat, given, override, read_toml
 from densekd.parts import is_reference, short_name
-from densekd.sweeps.search import Parameter, Search, read_search
+from densekd.sweeps.search import Parameter, Search, check_names, distinct, read_search
 
 JobKind = Literal["runs", "compression"]
 Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orders"]
@@ -82,7 +82,11 @@ class Experiment:
         return () if self.search is None else tuple(self.search.parameters)
 
     def points(self) -> list[dict[str, Any]]:
-        """List the values of each run, by dotted key; those that Optuna chooses are missing."""
+        """List the values of each run, by dotted key; those that Optuna chooses are missing.
+
+        Raises:
+            ValueError: there are none, or too many.
+        """
         runs = math.prod(map(len, self.grid.values())) * (self.search.count if self.search else 1)
         if runs > _MOST_RUNS:
             raise ValueError(f"The grid has {runs:,} runs, more than {_MOST_RUNS:,}; divide it.")
@@ -90,11 +94,14 @@ class Experiment:
         trials = [{}] if self.search is None else self.search.listed()
         grid = [dict(zip(self.grid, values, strict=True)) for values in product]
         every = [{**point, **trial} for point in grid for trial in trials]
-        return [
+        points = [
             point
             for point in every
             if not any(all(point.get(k) == value for k, value in s.items()) for s in self.skip)
         ]
+        if not points:
+            raise ValueError("skip leaves no point of the grid; take something out of it.")
+        return points
 
     def with_pick(self, keys: Sequence[str], tasks: int | None = None) -> "Experiment":
         """Make axes of the grid hyper-parameters, of which the best values are picked.
@@ -107,7 +114,7 @@ class Experiment:
         if keys:
             if search is not None and search.kind != "grid":
                 raise ValueError(f"The search of {self.name} is {search.kind}; leave --pick out.")
-            _check_names("an axis that can be picked", keys, self._pickable())
+            check_names("an axis that can be picked", keys, self._pickable())
             parameters = {} if search is None else dict(search.parameters)
             parameters |= {key: Parameter(self.grid[key]) for key in keys}
             search = dataclasses.replace(search or Search("grid", {}), parameters=parameters)
@@ -126,13 +133,14 @@ class Experiment:
         grid = dict(self.grid)
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
-            if not equals or not key.strip() or not text.strip():
+            values = _values(text) if text.strip() else ()
+            if not equals or not key.strip() or not values:
                 raise ValueError(
                     f"An axis is written KEY=VALUE,VALUE, such as seed=1,2,3, not {assignment!r}."
                 )
             if key.strip() in self.searched:
                 raise ValueError(f"{key.strip()} is searched; change it in the section search.")
-            grid[key.strip()] = _values(text)
+            grid[key.strip()] = values
         return dataclasses.replace(self, grid=grid)
 
 
@@ -168,20 +176,15 @@ def short_value(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def distinct(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Drop repetitions, keeping the order. The values may be unhashable, such as lists."""
-    return tuple(value for i, value in enumerate(values) if value not in values[:i])
-
-
 def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
-    _check_names("a key of an experiment", tree, (*_KEYS, "paper"))
+    check_names("a key of an experiment", tree, (*_KEYS, "paper"))
     kind = _one_of("kind", tree.get("kind", "runs"), get_args(JobKind))
     usual = "accuracy" if kind == "compression" else MEASURES[0]
     grid = {key: _axis(key, values) for key, values in flat(_get(tree, "grid", dict)).items()}
     if not grid:
         raise ValueError("grid has no key; give those that differ between runs, with a list each.")
     table = _get(tree, "table", dict)
-    _check_names("a key of table", table, ("rows", "columns"))
+    check_names("a key of table", table, ("rows", "columns"))
     experiment = Experiment(
         name=name,
         title=_get(tree, "title", str).strip(),
@@ -195,13 +198,12 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
         columns=_one_of("table.columns", table.get("columns"), list(grid)),
         figures=tuple(_one_of("figures", f, get_args(Figure)) for f in _get(tree, "figures", list)),
         targets=(),
-        search=read_search(tree["search"]) if "search" in tree else None,
+        search=read_search(_get(tree, "search", dict)) if "search" in tree else None,
     )
     for key in experiment.searched:
         if key in grid:
             raise ValueError(f"{key} is in the grid and in search.parameters; keep one of them.")
-    if not experiment.points():
-        raise ValueError("skip leaves no point of the grid; take something out of it.")
+    experiment.points()  # or say that there are none, or too many
     return dataclasses.replace(experiment, targets=tuple(_targets(experiment, tree)))
 
 
@@ -209,7 +211,7 @@ def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target
     """Read ``[paper.MEASURE]``: for each row one number, or one for each column."""
     paper = _get(tree, "paper", dict)
     only = flat(_get(paper, "where", dict))
-    _check_names("a key of the grid", only, experiment.grid)
+    check_names("a key of the grid", only, experiment.grid)
     rows = {str(value): value for value in experiment.grid[experiment.rows]}
     columns = experiment.grid[experiment.columns]
     for measure in paper:
@@ -217,7 +219,7 @@ def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target
             continue
         _one_of("paper", measure, MEASURES)
         numbers = _get(paper, measure, dict)
-        _check_names(f"a value of {experiment.rows}", numbers, rows)
+        check_names(f"a value of {experiment.rows}", numbers, rows)
         for row, value in numbers.items():
             where = {**only, experiment.rows: rows[row]}
             if not isinstance(value, list):
@@ -239,7 +241,7 @@ def _skipped(tree: Mapping[str, Any], grid: Mapping[str, Any]) -> Iterator[Mappi
         if not isinstance(entry, Mapping) or not entry:
             raise ValueError(f"skip has points of the grid in braces, not {entry!r}.")
         values = flat(entry)
-        _check_names("a key of the grid", values, grid)
+        check_names("a key of the grid", values, grid)
         yield values
 
 
@@ -278,18 +280,7 @@ def _number(key: str, value: Any) -> float:
 
 def _one_of(key: str, value: Any, choices: Collection[str]) -> Any:
     if value not in choices:
-        near = _near(str(value), choices) or "."
-        raise ValueError(f"{key} must be one of {', '.join(choices)}, not {value!r}{near}")
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        end = f"; did you mean {near[0]}?" if near else "."
+        raise ValueError(f"{key} must be one of {', '.join(choices)}, not {value!r}{end}")
     return value
-
-
-def _check_names(what: str, names: Collection[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            near = _near(name, known) or f"; there are {', '.join(known)}."
-            raise ValueError(f"{name} is not {what}{near}")
-
-
-def _near(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -55,6 +55,12 @@ class SweepJob:
         """The point in a few words."""
         return label(self.point)
 
+    @property
+    def waits_for(self) -> str:
+        """What stands for the base or teacher it needs; a student that learns alone needs none."""
+        alone = self.kind == "compression" and self.tree.get("method") == "alone"
+        return str(self.folder) if alone else self.shares
+
 
 @dataclass(frozen=True)
 class ImpossiblePoint:

@@ -1,7 +1,8 @@
 """The experiments that come with the package, and how an experiment is found by its name."""
 
-import difflib
 from pathlib import Path
+
+from densekd.sweeps.search import proposal
 
 # The paper's tables and figures.
 LIBRARY = Path(__file__).with_name("experiments")
@@ -26,9 +27,7 @@ def find_experiment(name: str) -> Path:
     known = _files()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    proposal = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
-    raise ValueError(f"There is no experiment {name!r}; {proposal}")
+    raise ValueError(f"There is no experiment {name!r}; {proposal(name, sorted(known))}")
 
 
 def _files() -> dict[str, Path]:

@@ -126,11 +126,8 @@ class _Study:
             load_if_exists=True,
         )
         for trial in self.trials:
-            if trial.state == TrialState.RUNNING and not trial.params:
-                self._sample(trial.number)
-                again = optuna.trial.Trial(self._study, trial._trial_id)
-                for key, distribution in self._space.items():  # it was killed before it had any
-                    again._suggest(key, distribution)
+            if trial.state == TrialState.RUNNING and trial.params.keys() != self._space.keys():
+                self._complete(trial)
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -141,6 +138,17 @@ class _Study:
         self._sample(len(self.trials))
         trial = self._study.ask(self._space)
         return trial.number, trial.params
+
+    def _complete(self, trial: FrozenTrial) -> None:
+        """Draw the values of a trial that was killed before it had all of them."""
+        self._sample(trial.number)
+        again = optuna.trial.Trial(self._study, trial._trial_id)
+        for key, distribution in self._space.items():
+            alone = key not in again.relative_params and not distribution.single()
+            if alone and key in trial.params:
+                # Drawn once more, so that the next value is the one that it would have been.
+                self._study.sampler.sample_independent(self._study, trial, key, distribution)
+            again._suggest(key, distribution)
 
     def _sample(self, number: int) -> None:
         """Seed the sampler by the trial's number, so that a resumed study goes on as the same."""

@@ -25,8 +25,13 @@ class Pick:
 
     cell: Mapping[str, Any]  # the values on the other axes, seeds and class orders aside
     values: Mapping[str, Any]
-    validation: float  # the mean over seeds and class orders
+    validation: float | None  # the mean over seeds and class orders; None if a file lacks it
     trials: int  # how many there were to choose from, those that didn't finish included
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> "Pick":
+        """The pick in a sweep's record."""
+        return cls(entry["cell"], entry["values"], entry.get("validation"), entry.get("trials", 0))
 
     def is_of(self, point: Mapping[str, Any], keys: Collection[str]) -> bool:
         """Whether a run has learned all tasks with the picked values."""

@@ -3,7 +3,7 @@
 import difflib
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -90,7 +90,7 @@ def read_search(tree: Mapping[str, Any]) -> Search:
     Raises:
         ValueError: one sentence that names the key and its valid values.
     """
-    _check_keys("search", tree, _KEYS)
+    check_names("a key of search", tree, _KEYS)
     kind: Any = tree.get("kind")
     if kind not in get_args(SearchKind):
         raise ValueError(f"search.kind must be grid, random or optuna, not {kind!r}.")
@@ -119,6 +119,24 @@ def hyper_parameters(grid: Mapping[str, Collection[Any]]) -> list[str]:
     ]
 
 
+def check_names(what: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raise a ValueError unless all names are known; it says what the first of the others isn't."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{name} is not {what}; {proposal(name, known)}")
+
+
+def proposal(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about a wrong name: the nearest of the known ones, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+
+
+def distinct(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Drop repetitions, keeping the order. The values may be unhashable, such as lists."""
+    return tuple(value for i, value in enumerate(values) if value not in values[:i])
+
+
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Parameters by dotted key; a table with the keys of a parameter is one."""
     found: dict[str, Any] = {}
@@ -133,12 +151,12 @@ def _parameter(key: str, given: Any) -> Parameter:
     given = {"values": given} if isinstance(given, list) else given
     if not isinstance(given, Mapping):
         raise ValueError(f"{name} must be a list or {{low, high}}, not {given!r}.")
-    _check_keys(name, given, ("values", "low", "high", "log"))
+    check_names(f"a key of {name}", given, ("values", "low", "high", "log"))
     if "values" in given:
         values = given["values"]
         if len(given) > 1 or not isinstance(values, list) or not values:
             raise ValueError(f"{name} must have values, a list, or low and high, not {given!r}.")
-        return Parameter(tuple(v for i, v in enumerate(values) if v not in values[:i]))
+        return Parameter(distinct(values))
     low, high, log = given.get("low"), given.get("high"), given.get("log", False)
     if low is None or high is None or not (_is_number(low) and _is_number(high) and low < high):
         raise ValueError(f"{name} must have low and high, two numbers, the first being less.")
@@ -151,14 +169,6 @@ def _whole(key: str, value: Any, least: int) -> int:
     if type(value) is not int or value < least:
         raise ValueError(f"search.{key} must be a whole number of at least {least}, not {value!r}.")
     return value
-
-
-def _check_keys(section: str, tree: Collection[str], known: Collection[str]) -> None:
-    for key in tree:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            there = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
-            raise ValueError(f"{key} is not a key of {section}; {there}")
 
 
 def _is_number(value: Any) -> bool:

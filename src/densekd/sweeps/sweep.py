@@ -40,7 +40,7 @@ class SweepRecord:
         self.sweep = sweep
         self.file = sweep.folder / "runs.json"
         before = _read_before(sweep.folder)
-        self._others = {entry["folder"]: entry for entry in before.get("runs", [])}
+        self._others = {entry["folder"]: _ended(entry) for entry in before.get("runs", [])}
         self._entries: dict[int, dict[str, Any]] = {}
         self._finished = finished
         self.sweep = dataclasses.replace(sweep, jobs=())
@@ -54,7 +54,7 @@ class SweepRecord:
         impossible = [{"point": plain(e.point), "reason": e.reason} for e in sweep.impossible]
         before_left_out = [e for e in before.get("left_out", []) if e["point"] not in now]
         self._left_out = [*impossible, *before_left_out]
-        self._seconds_before = before.get("seconds", 0.0)
+        self._seconds_before = before.get("seconds") or 0.0
         self._start = time.monotonic()
         self._job_starts: dict[int, float] = {}
 
@@ -154,6 +154,11 @@ def _read_before(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def _ended(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry of an earlier call; a job that was running then was killed, and waits."""
+    return {**entry, "state": "waiting"} if entry.get("state") == "running" else entry
+
+
 def validation_of(job: SweepJob) -> float | None:
     """The average incremental accuracy of a finished run on validation images."""
     held = (read_result(job.folder) or {}).get("validation") or {}
@@ -199,13 +204,13 @@ class JobQueue:
 
     def next(self) -> SweepJob | None:
         """Take a job whose base no other job is training; None if there is none."""
-        ready = [job for job in self.waiting if job.shares not in self._training]
-        job = min(ready, key=lambda job: job.shares in self._trained, default=None)
+        ready = [job for job in self.waiting if job.waits_for not in self._training]
+        job = min(ready, key=lambda job: job.waits_for in self._trained, default=None)
         if job is not None:
             self.waiting.remove(job)
             self.running.append(job)
-            if job.shares not in self._trained:
-                self._training.add(job.shares)
+            if job.waits_for not in self._trained:
+                self._training.add(job.waits_for)
         return job
 
     def add(self, job: SweepJob) -> None:
@@ -218,9 +223,9 @@ class JobQueue:
         if ended:
             self.running.remove(job)
         if isinstance(event, JobDone) or (isinstance(event, JobProgress) and event.shared):
-            self._trained.add(job.shares)
-        if ended or job.shares in self._trained:
-            self._training.discard(job.shares)
+            self._trained.add(job.waits_for)
+        if ended or job.waits_for in self._trained:
+            self._training.discard(job.waits_for)
 
 
 class _WorkerPool(Protocol):

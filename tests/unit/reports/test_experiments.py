@@ -352,3 +352,13 @@ def test_a_sweep_is_a_place_of_its_own(tmp_path: Path) -> None:
     found = find_runs([folder])
     assert len(found.runs) == 8
     assert found.sweeps == (folder,)
+
+
+def test_times_over_orders_are_times(tmp_path: Path) -> None:
+    point = {"method.name": "gkd", "scenario.order": 1}
+    run = write_run(tmp_path, "method.name=gkd", "scenario.order=1")
+    text = 'measure = "seconds"\n' + ORDERS.partition("[paper")[0]
+    _, (table,) = read(tmp_path, write_sweep(tmp_path, "times", text, {run: point}))
+    (mean,) = [column for column in table.columns if column.key == "mean"]
+    assert mean.kind == "seconds"
+    assert cells(table, 0)["mean"] == pytest.approx(sum(1.5 + number for number in range(6)))

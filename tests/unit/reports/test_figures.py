@@ -6,7 +6,7 @@ import pytest
 
 from densekd.reports.charts import Chart, draw_figures
 from densekd.reports.figures import charts, compression_charts, heat_maps
-from densekd.reports.groups import group_runs
+from densekd.reports.groups import group_compressions, group_runs
 from densekd.reports.runs import find_runs
 
 from support.run_folders import rewrite, write_run
@@ -106,7 +106,7 @@ def test_compressions_have_their_losses(tmp_path: Path) -> None:
     for method in ("kd", "rdkd"):
         content = {**facts, "method": method, "epochs": epochs}
         rewrite(tmp_path / f"compress-{method}" / "result.json", content)
-    (chart,) = compression_charts(find_runs([tmp_path]).compressions)
+    (chart,) = compression_charts(group_compressions(find_runs([tmp_path]).compressions))
     assert [series.method for series in chart.series] == ["kd", "rdkd"]
     assert [(p.x, p.y) for p in chart.series[0].points] == [(1, 2.0), (2, 1.0)]
 

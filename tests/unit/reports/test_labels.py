@@ -16,6 +16,10 @@ def settings(*assignments: str) -> FlatSettings:
     return flat(as_tree(resolve(override({}, assignments))))
 
 
+def labels(*several: FlatSettings) -> list[str]:
+    return method_labels([(each["method.name"], Protocol.of(each), each) for each in several])
+
+
 @pytest.mark.parametrize(
     ("assignments", "label"),
     [
@@ -52,18 +56,18 @@ def test_a_method_is_called_by_what_distinguishes_it_in_its_protocol() -> None:
         settings("method.name=bic"),
     ]
     hot, cold = "rdkd, temperature 4.0", "rdkd, temperature 2.0"
-    assert method_labels(several) == [cold, hot, "rdkd", "bic"]
+    assert labels(*several) == [cold, hot, "rdkd", "bic"]
 
 
 def test_what_follows_from_other_settings_is_left_out_unless_it_is_all_there_is() -> None:
     by_rule, constant = settings(), settings("method.options.lambda_exponent=0.0")
     assert by_rule["method.options.lambda_base"] != constant["method.options.lambda_base"]
-    assert method_labels([by_rule, constant]) == [
+    assert labels(by_rule, constant) == [
         f"rdkd, lambda_exponent {each['method.options.lambda_exponent']}"
         for each in (by_rule, constant)
     ]
     weak = settings("method.options.lambda_base=0.1")
-    assert method_labels([by_rule, weak])[1] == "rdkd, lambda_base 0.1"
+    assert labels(by_rule, weak)[1] == "rdkd, lambda_base 0.1"
 
 
 def test_runs_are_called_by_all_that_differs() -> None:
@@ -77,6 +81,8 @@ def test_runs_are_called_by_all_that_differs() -> None:
 def test_numbers_are_sorted_as_such() -> None:
     words = ["x²", "20 a", "T = 5", "5 a", "T = 10", "1993"]
     assert sorted(words, key=natural_order) == ["5 a", "20 a", "1993", "T = 5", "T = 10", "x²"]
+    long = ["2" * 5000, "1" * 5000, "007", "10", "0"]
+    assert sorted(long, key=natural_order) == ["0", "007", "10", "1" * 5000, "2" * 5000]
 
 
 def test_a_slug_can_be_the_name_of_a_file() -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from densekd.reports.groups import Group, differences, group_runs
+from densekd.compression.config import compression_folder, resolve_compression
+from densekd.config.schema import as_tree
+from densekd.config.settings_tree import override
+from densekd.reports.groups import Group, differences, group_compressions, group_runs
 from densekd.reports.runs import find_runs
 
 from support.run_folders import rewrite, write_run
@@ -131,3 +134,32 @@ def test_methods_are_paired_within_their_protocol(tmp_path: Path) -> None:
     shared = [values[0][str(s), "1993"] - values[1][str(s), "1993"] for s in (2, 3)]
     assert difference.count == 2
     assert difference.mean == pytest.approx(sum(shared) / 2)
+
+
+def write_compression(out: Path, *assignments: str) -> Path:
+    config = resolve_compression(override({"method": "kd"}, assignments))
+    folder = compression_folder(config, out)
+    facts = {"kind": "compression", "epochs": [], "accuracy": 0.5, "config": as_tree(config)}
+    names = {"method": config.method, "teacher": config.teacher, "student": config.student}
+    rewrite(folder / "result.json", {**facts, **names})
+    return folder
+
+
+def test_a_mean_of_compressions_is_over_seeds_and_orders_too(tmp_path: Path) -> None:
+    for assignments in (
+        ("seed=1",),
+        ("seed=2", "order=3"),
+        ("options.temperature=2.0", "seed=1"),
+        ("data.per_class=20",),
+        ("student=resnet14",),
+    ):
+        folder = write_compression(tmp_path / "a", *assignments)
+    shutil.copytree(folder, tmp_path / "b" / folder.name)
+    found = group_compressions(find_runs([tmp_path / "a", tmp_path / "b"]).compressions)
+    usual, small = "wrn-16-2 → resnet8 · digits", "wrn-16-2 → resnet14 · digits"
+    assert {key: len(runs) for key, runs in found.items()} == {
+        (small, "kd"): 1,
+        (usual, "kd, temperature 2.0"): 1,
+        (usual, "kd, temperature 4.0"): 2,
+        (f"{usual}, 20 images a class", "kd"): 1,
+    }

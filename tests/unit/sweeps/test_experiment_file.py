@@ -95,7 +95,7 @@ def test_axes_are_replaced_and_added(tmp_path: Path) -> None:
     assert grid["memory.per_class"] == (5, None)
     assert grid["scenario.order"] == ("natural", 3)
     assert grid["network"] == (1, 2)
-    for wrong in ("seed", "seed=", "=1"):
+    for wrong in ("seed", "seed=", "=1", "seed=[]"):
         with pytest.raises(ValueError, match="KEY=VALUE,VALUE"):
             experiment.with_axes([wrong])
 
@@ -151,6 +151,18 @@ def test_a_grid_must_have_points(tmp_path: Path) -> None:
     assert "skip leaves no point" in refused(tmp_path, start + skip)
     with pytest.raises(ValueError, match="no configuration file"):
         read_experiment(tmp_path / "none.toml")
+
+
+def test_axes_must_leave_points(tmp_path: Path) -> None:
+    experiment = read_experiment(written(tmp_path, FULL))
+    only = experiment.with_axes(["method.name=tkd", "scenario.steps=5", "seed=2"])
+    with pytest.raises(ValueError, match="skip leaves no point of the grid"):
+        only.points()
+
+
+def test_a_search_is_a_table(tmp_path: Path) -> None:
+    for value in ("5", "true", '"grid"'):
+        assert "search must be a table" in refused(tmp_path, f"search = {value}\n{FULL}")
 
 
 def test_a_grid_that_nobody_means(tmp_path: Path) -> None:

@@ -147,6 +147,34 @@ def test_a_hopeless_trial_is_stopped_and_recorded_as_pruned(tmp_path: Path) -> N
     assert record.picks[0].trials == 5
 
 
+def test_a_trial_that_was_killed_while_its_values_were_drawn_gets_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    weight = "method.options.lambda_base"
+    both = {KEY: Parameter(low=0.5, high=8.0), weight: Parameter(low=1.0, high=9.0)}
+    one = experiment(trials=12, prune_after=99, parameters=both)
+    one = one.with_axes(["method.name=gkd", "seed=1"])
+    points = [job.point for job in sweep(tmp_path / "whole", one)[0].sweep.jobs]
+    assert all(weight in point for point in points)
+    suggest = optuna.trial.Trial._suggest
+    for killed in (3, 11):  # of which the first is drawn at random, the second by Optuna
+
+        def once(trial: Any, name: str, distribution: Any, killed: int = killed) -> Any:
+            if trial.number == killed and name == weight:
+                raise KeyboardInterrupt
+            return suggest(trial, name, distribution)
+
+        out = tmp_path / str(killed)
+        with monkeypatch.context() as patch:
+            patch.setattr(optuna.trial.Trial, "_suggest", once)
+            with pytest.raises(KeyboardInterrupt):
+                sweep(out, one)
+        resumed, _ = sweep(out, one)
+        assert [job.point for job in resumed.sweep.jobs] == points
+
+
 def test_a_failed_trial_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
     one = experiment(trials=3).with_axes(["method.name=gkd", "seed=1"])
     first, _ = sweep(tmp_path, one, lambda point: ([], 0.0))

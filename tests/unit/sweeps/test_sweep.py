@@ -207,6 +207,22 @@ def test_one_run_of_each_base_comes_first(tmp_path: Path) -> None:
     assert order.running == [second, third, fourth]
 
 
+def test_a_student_that_learns_alone_does_not_stand_for_the_teacher(tmp_path: Path) -> None:
+    grid = {"method": ("alone", "kd", "rdkd")}
+    order = JobQueue(plan(two(kind="compression", grid=grid), tmp_path).jobs)
+    first, second = order.next(), order.next()
+    assert first is not None
+    assert second is not None
+    assert [first.label, second.label] == ["alone", "kd"]
+    order.note(first, JobProgress("begins", shared=True))
+    order.note(first, JobDone())
+    assert order.next() is None  # the teacher isn't trained
+    order.note(second, JobProgress("task 1/2", shared=True))
+    third = order.next()
+    assert third is not None
+    assert third.label == "rdkd"
+
+
 class Inline:
     """Does one job at a time, here, when events are asked for."""
 
@@ -351,6 +367,14 @@ def test_the_record_keeps_what_other_calls_did(tmp_path: Path) -> None:
     for run in first["runs"]:
         assert by_folder[run["folder"]] == run
         assert (sweep.folder / run["folder"]).resolve().parent == tmp_path
+
+
+def test_a_run_that_was_killed_does_not_run_for_ever(tmp_path: Path) -> None:
+    sweep = plan(two(), tmp_path)
+    before = SweepRecord(sweep, made)
+    before.set(sweep.jobs[0], "running")  # and then the process is killed
+    SweepRecord(plan(two().with_axes(["seed=2"]), tmp_path), made).write()
+    assert states(sweep)["gkd seed=1"] == ("waiting", None)
 
 
 def test_a_record_that_is_cut_off_is_written_anew(tmp_path: Path) -> None:
