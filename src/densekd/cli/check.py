@@ -1,7 +1,7 @@
 """``densekd check``: what is damaged in a model or in a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -35,49 +35,44 @@ def check_folder_command(
     """Read all files of a model or a run, and say which are intact."""
     from densekd.runs.check import is_run_folder
 
-    damaged = _run(folder, repair) if is_run_folder(folder) else _model(folder, repair)
-    if damaged and not repair:
+    found = _run(folder, repair) if is_run_folder(folder) else _model(folder, repair)
+    for problem in found.problems:
+        typer.echo(output.escape_controls(problem))
+    if found.aside is not None:
+        typer.echo(f"What can't be read is now in {output.safe(found.aside)}.")
+    typer.echo(f"{output.safe(folder)}: {found.summary}.")
+    if found.problems and not repair:
         typer.echo(f"`densekd check {output.safe(folder)} --repair` sets aside what can't be read.")
-    if damaged:
+    if found.problems:
         raise typer.Exit(1)
 
 
-def _model(folder: Path, repair: bool) -> bool:
-    """Check a model; whether something is damaged."""
+class _Found(NamedTuple):
+    """What is damaged, in sentences, where it is now, and what is intact."""
+
+    problems: tuple[str, ...]
+    aside: Path | None
+    summary: str
+
+
+def _model(folder: Path, repair: bool) -> _Found:
     from densekd.model.check import check_model, repair_model
 
-    place = None
-    if repair:
-        _, place = repair_model(folder)
+    aside = repair_model(folder)[1] if repair else None
     found = check_model(folder)
-    _show(found.problems, place)
     parts = [f"{output.count(len(found.intact), 'step')} intact"]
-    if len(found.opens) > len(found.intact):
-        more = len(found.opens) - len(found.intact)
+    if more := len(found.opens) - len(found.intact):
         parts.append(f"{output.count(more, 'step')} able to predict only")
-    typer.echo(f"{output.safe(folder)}: {', '.join(parts)}; {_current(found)}.")
-    return bool(found.problems)
+    return _Found(found.problems, aside, f"{', '.join(parts)}; {_current(found)}")
 
 
-def _run(folder: Path, repair: bool) -> bool:
-    """Check a run or a sweep; whether something is damaged."""
+def _run(folder: Path, repair: bool) -> _Found:
     from densekd.runs.check import check_run, repair_run
 
-    place = None
-    if repair:
-        _, place = repair_run(folder)
+    aside = repair_run(folder)[1] if repair else None
     found = check_run(folder)
-    _show(found.problems, place)
     files = f"{output.count(found.intact, 'file')} intact"
-    typer.echo(f"{output.safe(folder)}: {files}{_result(found)}.")
-    return bool(found.problems)
-
-
-def _show(problems: tuple[str, ...], place: Path | None) -> None:
-    for problem in problems:
-        typer.echo(output.escape_controls(problem))
-    if place is not None:
-        typer.echo(f"What can't be read is now in {output.safe(place)}.")
+    return _Found(found.problems, aside, f"{files}{_result(found)}")
 
 
 def _result(found: "RunCheck") -> str:

@@ -46,12 +46,12 @@ class CompressOptions:
     def resolve(self) -> "CompressionConfig":
         """The configuration: the options, changed by the overrides."""
         from densekd.compression.config import resolve_compression
+        from densekd.config.keywords import settings_of
         from densekd.config.settings_tree import override
 
-        names = ("method", "teacher", "student", "teacher_file", "groups", "epochs", "seed")
-        keys = {**options.DATA_KEYS, **{name: name for name in names}}
-        given = options.given_settings(self, keys)
-        return resolve_compression(override(given, self.override or []))
+        given = {key: value for key, value in vars(self).items() if key != "override"}
+        keys = {**{key: key for key in given}, "data": "data.source", "data_dir": "data.dir"}
+        return resolve_compression(override(settings_of(given, keys), self.override or []))
 
 
 @command(

@@ -10,6 +10,7 @@ import typer
 
 from densekd.cli.options import DataDir, argument, command, option
 from densekd.display import output
+from densekd.files import expand_home
 
 # Modules that need torch are imported inside the commands, to keep --help fast.
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ def check_command(
     Exits with code 1 if something is missing or damaged.
     """
     from densekd.data import sources
+    from densekd.parts import load_files
 
+    load_files([source])  # which the user named, if it is a file of code
     kind, rest = sources.parse(source)
     match kind:
         case "cifar10" | "cifar100":
             _check_cifar(kind, sources.data_dir(data_dir))
         case _ if (found := sources.find_source(source, classes_file)) is not None:
-            _check_files(Path(rest).expanduser(), found)
+            _check_files(expand_home(rest), found)
             return
     options = sources.SourceOptions(
         data_dir,
@@ -78,7 +81,7 @@ def check_command(
         label_column=label_column,
         download=False,
     )
-    with output.show_progress(f"Reading {source}", "images") as on_progress:
+    with output.show_progress(f"Reading {output.safe(source)}", "images") as on_progress:
         dataset = sources.load(source, options, on_progress=on_progress)
     counts = {}
     for part, split in (("train", dataset.train), ("test", dataset.test)):
@@ -124,13 +127,15 @@ def pack_command(
         raise ValueError(f"{source} can't be packed; only folder:PATH and imagenet:PATH can.")
     options = pack.PackOptions(shorter_side or None, quality)
     warn_left_out(found.left_out)
-    table, target = found.table(), file.expanduser()
+    table, target = found.table(), expand_home(file)
     check_usable(Path(sources.parse(source)[1]), table.counts())
     with output.show_progress(f"Packing {output.safe(source)}", "images") as on_progress:
         left_out = pack.pack(table, target, options, workers, on_progress)
     _list_files("Can't be read, and left out", left_out)
     size = output.number(target.stat().st_size // 10**6)
-    typer.echo(f"{output.safe(target)} has {size} MB. Train with --data packed:{target}.")
+    typer.echo(
+        f"{output.safe(target)} has {size} MB. Train with --data {output.safe(f'packed:{target}')}."
+    )
 
 
 @command("densekd data get cifar100", "densekd data get cifar10 --data-dir ~/data")
@@ -144,7 +149,7 @@ def get_command(source: _Source, data_dir: DataDir = None) -> None:
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
         counts = [f"{output.number(len(rows))} rows in {part}" for part, rows in parts.items()]
-        typer.echo(f"{source} is here: {', '.join(counts)}.")
+        typer.echo(f"{output.safe(source)} is here: {', '.join(counts)}.")
     elif kind in cifar.OFFICIAL:
         _get_cifar(kind, sources.data_dir(data_dir))
     else:

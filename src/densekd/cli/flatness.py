@@ -12,6 +12,8 @@ from densekd.cli.options import argument, command, option
 from densekd.cli.signals import resumable
 from densekd.display import output
 
+_MOST_SIGMAS = 1000  # each takes a pass over all images for every draw
+
 
 @command(
     "densekd flatness runs/digits-rdkd-0123456789ab",
@@ -74,15 +76,17 @@ def parse_sigmas(text: str) -> tuple[float, ...]:
     try:
         if ":" in text:
             first, last, step = map(float, text.split(":"))
+            steps = min(round((last - first) / step), _MOST_SIGMAS)
             # Rounded, because 3 steps of 0.1 are a little more than 0.3.
-            found = [round(first + k * step, 12) for k in range(round((last - first) / step) + 1)]
+            found = [round(first + k * step, 12) for k in range(steps + 1)]
         else:
             found = [float(part) for part in text.split(",")]
-        if not found or min(found) < 0:
+        if not 0 < len(found) <= _MOST_SIGMAS or min(found) < 0:
             raise ValueError
     except (ValueError, ArithmeticError):
         raise ValueError(
-            f"Write sigmas as 0:0.02:0.001 or as a list such as 0,0.005,0.01, not {text!r}."
+            "Write sigmas as 0:0.02:0.001 or as a list such as 0,0.005,0.01, at most "
+            f"{_MOST_SIGMAS:,} of them, not {text!r}."
         ) from None
     return tuple(sorted({0.0, *found}))
 

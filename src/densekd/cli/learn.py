@@ -130,11 +130,10 @@ def learn_command(
 
     console = output.console(stderr=json)
     with resumable():
-        results = list(_results(options, model, folder, dry_run, quiet))
+        for result in _results(options, model, folder, dry_run, quiet):
+            _show(result, model, console)
     if json:
-        typer.echo(to_json(asdict(results[-1])), nl=False)
-    for result in results:
-        _show(result, model, console)
+        typer.echo(to_json(asdict(result)), nl=False)
 
 
 def _results(
@@ -147,10 +146,16 @@ def _results(
     """Teach, or only plan it, and fine-tune, as far as that was asked for."""
     from densekd.api.teach import teach
     from densekd.display.learn_progress import learn_display
+    from densekd.model.options import TeachOptions
 
     given, finetuning, began = options.given(), options.finetuning(), time.monotonic()
     if folder is None and finetuning is None:
         raise ValueError("Give a folder of images to learn from after the model, or --finetune.")
+    if folder is None and given != TeachOptions(budget=given.budget):
+        raise ValueError(
+            "Fine-tuning alone takes no option but --budget; give a folder of images too, or leave "
+            "out the other options."
+        )
     if finetuning is not None and dry_run:
         raise ValueError("--dry-run shows what a folder would teach; leave out --finetune.")
     if folder is not None and dry_run:

@@ -51,12 +51,16 @@ def _list() -> None:
 
 def _explain(name: str, data: str) -> None:
     from densekd.config.schema import as_tree, resolve
-    from densekd.methods.registry import METHODS, baseline_of, what_kd_does
+    from densekd.methods.registry import METHODS, baseline_of, split_name, what_kd_does
+    from densekd.parts import load_files
 
+    first, _ = split_name(name)
+    load_files([first])  # which the user named
     config = resolve({"method": {"name": name}, "data": {"source": data}})
     method = config.method.make(config.schedules())
     console = output.console()
-    console.print(f"{name}: {METHODS[name.partition('+')[0]].summary}.")
+    summary = METHODS[first].summary if first in METHODS else "a method of your own"
+    console.print(f"{output.safe(name)}: {summary}.", soft_wrap=True)
     if combined := what_kd_does(name):
         console.print(f"The + has {combined}.")
     console.print(f"\nLoss: {' + '.join(method.terms)}, with")

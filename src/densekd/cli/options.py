@@ -1,7 +1,7 @@
 """Options that several commands share, and the decorator that makes a command."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -88,18 +88,6 @@ Refuse = Annotated[
         max=0.99,
     ),
 ]
-
-
-# The settings that the options of data sets stand for.
-DATA_KEYS = {"data": "data.source", "data_dir": "data.dir"}
-
-
-def given_settings(options: object, keys: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that were given by options, as a tree; ``keys`` has the setting of each."""
-    from densekd.config.settings_tree import nested
-
-    given = {key: getattr(options, name) for name, key in keys.items()}
-    return nested({key: value for key, value in given.items() if value is not None})
 
 
 class CliCommand(NamedTuple):

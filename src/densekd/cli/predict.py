@@ -84,9 +84,9 @@ def _files(images: str) -> list[Path]:
     from densekd.model.predict import image_files
 
     if images == "-":
-        # File names need not be UTF-8.
-        lines = os.fsdecode(sys.stdin.buffer.read()).splitlines()
-        files = [Path(line) for line in lines if line.strip()]
+        # File names need not be UTF-8, and may have line breaks of Unicode.
+        lines = sys.stdin.buffer.read().splitlines()
+        files = [Path(os.fsdecode(line)) for line in lines if line.strip()]
         if not files:
             raise ValueError("There is no path on stdin; give one per line.")
         return files

@@ -213,8 +213,8 @@ def config_check_command(
 ) -> None:
     """Check a file of settings. Exits with code 2 if it can't be used."""
     config = RunOptions(config=file).resolve()
-    source, method = output.safe(config.data.source), config.method.name
-    typer.echo(f"{output.safe(file)} is valid: {method} on {source} with {config.network}.")
+    what = f"{config.method.name} on {config.data.source} with {config.network}"
+    typer.echo(f"{output.safe(file)} is valid: {output.escape_controls(what)}.")
 
 
 config_show_command.add_to(config_app)

@@ -132,6 +132,8 @@ def sweep_command(
     from densekd.sweeps.library import find_experiment
     from densekd.sweeps.work import start_pool
 
+    if dry_run and json:
+        raise ValueError("--dry-run prints a table of the runs, not JSON; leave out --json.")
     file = find_experiment(experiment)
     planned = settings.plan(file, out, only_list=dry_run)
     if dry_run:

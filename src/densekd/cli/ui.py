@@ -33,14 +33,12 @@ def ui_command(
     import threading
     import webbrowser
 
-    from densekd.ui.server import listen, serving
+    from densekd.ui.server import serving
 
-    if model.exists() and not model.is_dir():
-        raise ValueError(f"{model} is a file; give the folder of a model, or a new one.")
     ended = threading.Event()
     with Interrupts() as interrupts:
         interrupts.on_first = ended.set
-        with serving(model, listen(port)) as address:
+        with serving(model, port) as address:
             typer.echo(f"{output.safe(model)} is at {address}. Press Ctrl-C to stop.")
             if browser:
                 webbrowser.open(address)

@@ -17,14 +17,11 @@ from densekd.training.callbacks import TrainingProgress
 def learn_display(*, quiet: bool) -> Iterator[TeachObserver]:
     """A bar on a terminal, lines elsewhere, nothing if quiet; Ctrl-C stops the update."""
     with interruptible() as interrupts, display_target(quiet, Bar) as target:
-        if isinstance(target, Bar):
-            yield LearnScreen(target, interrupts)
-        else:
-            yield LearnLines(target, interrupts)
+        yield LearnDisplay(target, interrupts)
 
 
-class LearnLines(Display, TeachObserver):
-    """Prints what will be learned, and every few seconds a line about progress."""
+class LearnDisplay(Display, TeachObserver):
+    """Says what will be learned, and shows the current activity."""
 
     def __init__(self, target: Console | Bars, interrupts: Interrupts) -> None:
         super().__init__(target, interrupts)
@@ -32,14 +29,12 @@ class LearnLines(Display, TeachObserver):
         self.reading_estimate = CountEstimate()
 
     def reading(self, done: int, total: int) -> None:
-        """Say how many images were read."""
-        if self.pace.due():
-            self.say(f"Reading images: {self.amount(done, total)}")
-
-    def amount(self, done: int, total: int) -> str:
-        """How much is read, and the time left."""
-        left, share = self.reading_estimate.left(done, total), output.share(done, total)
-        return share if left is None else f"{share}, {output.duration(left)} left"
+        """Show how many images were read, and the time left."""
+        left, amount = self.reading_estimate.left(done, total), output.share(done, total)
+        if left is not None:
+            amount += f", {output.duration(left)} left"
+        self.draw("Reading images", done, total, amount)
+        self.say_sometimes(f"Reading images: {amount}")
 
     def planned(self, plan: Plan) -> None:
         """Say what will be learned."""
@@ -51,11 +46,18 @@ class LearnLines(Display, TeachObserver):
         if plan.resumed:
             self.say("Resuming where it stopped.")
 
+    def doing(self, what: str) -> None:
+        """Show another activity."""
+        self.draw(what.capitalize())
+        self.describe("")
+
     def report(self, report: TrainingProgress) -> None:
-        """Say how far training is."""
-        epoch = self.epoch(report)
-        if self.pace.due():
-            self.say(f"Learning: {epoch}, {_speed(report)}")
+        """Show how far training is."""
+        epoch, speed = self.epoch(report), f"{output.number(report.images_per_second)} images/s"
+        self.say_sometimes(f"Learning: {epoch}, {speed}")
+        done = report.epoch * report.batches + report.batch
+        self.draw("Learning", done, report.epochs * report.batches, epoch)
+        self.describe(speed)
 
     def repeated(self, step: int) -> None:
         """Say that there is nothing to do."""
@@ -68,33 +70,6 @@ class LearnLines(Display, TeachObserver):
         if report.phase != "train":
             epoch = f"{report.phase}, {epoch}"
         return epoch if left is None else f"{epoch}, {output.duration(left.run)} left"
-
-
-class LearnScreen(LearnLines):
-    """Shows a bar for the current activity."""
-
-    def __init__(self, bar: Bar, interrupts: Interrupts) -> None:
-        super().__init__(bar, interrupts)
-        self.bar = bar
-
-    def reading(self, done: int, total: int) -> None:
-        """Show how many images were read."""
-        self.bar.draw("Reading images", done, total, self.amount(done, total))
-
-    def doing(self, what: str) -> None:
-        """Show another activity."""
-        self.bar.draw(what.capitalize())
-        self.describe("")
-
-    def report(self, report: TrainingProgress) -> None:
-        """Show how far training is."""
-        done = report.epoch * report.batches + report.batch
-        self.bar.draw("Learning", done, report.epochs * report.batches, self.epoch(report))
-        self.describe(_speed(report))
-
-
-def _speed(report: TrainingProgress) -> str:
-    return f"{output.number(report.images_per_second)} images/s"
 
 
 def plan_sentence(plan: Plan) -> str:

@@ -143,7 +143,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line, unwrapped so that paths can be copied from a narrow terminal."""
-        self.console.print(text, soft_wrap=True)
+        self.console.print(output.escape_controls(text), soft_wrap=True)
 
     def say_sometimes(self, text: str) -> None:
         """Print a line every few seconds, where there are no bars."""

@@ -157,7 +157,8 @@ def left_out(sweep: SweepPlan) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for each in sweep.impossible:
         reasons.setdefault(each.reason, []).append(output.safe(each.label))
-    return [f"Impossible: {', '.join(runs)}: {reason}" for reason, runs in reasons.items()]
+    lines = (f"Impossible: {', '.join(runs)}: {reason}" for reason, runs in reasons.items())
+    return [output.escape_controls(line) for line in lines]
 
 
 def show_outcome(record: SweepRecord, console: Console) -> None:
@@ -230,7 +231,8 @@ def _outcome_lines(record: SweepRecord) -> list[str]:
     lines = [f"{_title(sweep)}: {of}{failed}.", *left_out(sweep)]
     for job in sweep.jobs:
         if record.entry(job)["state"] == "failed":
-            lines.append(f"{output.safe(job.label)} failed: {record.entry(job)['reason']}")
+            reason = output.escape_controls(record.entry(job)["reason"])
+            lines.append(f"{output.safe(job.label)} failed: {reason}")
     if states["failed"]:
         traces = sweep.folder / "failures"
         logged = f" Unexpected errors are logged in {output.safe(traces)}."

@@ -22,12 +22,12 @@ def listen_for_clients(host: str, port: int) -> socket.socket:
     """Open a socket, on any free port if ``port`` is 0."""
     try:
         listener = open_listener(host, [port])
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter if it can't be a name at all
         raise ValueError(f"There is no address {host!r} ({error}); see --host.") from error
     if listener is None:
         raise ValueError(
-            f"Can't listen on {host}, port {port}: it is in use or not allowed; choose another "
-            "with --port, 0 for any."
+            f"Can't listen on {host}, port {port}: it is in use, not allowed, or not an address of "
+            "this computer; choose another with --port, 0 for any, or with --host."
         )
     return listener
 
@@ -68,19 +68,20 @@ def serving_model(
         ) from error
     from densekd.serve.batching import BatchPredictor
 
-    address, port = listener.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
     limits = RequestLimits()
     # Its warnings about malformed forms would only fill the terminal: clients get the sentence.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     model.open()  # raises if it can't be read
     with closing(BatchPredictor(model, limits.pixels)) as predictor:
-        hosts = own_hosts(port) if _only_this_computer(listener) else None
+        hosts = own_hosts(port, address) if _only_this_computer(listener) else None
         app = AccessFilter(make_api(predictor, limits), hosts, token)
         config = uvicorn.Config(
             app, log_level="critical", ws="none", timeout_graceful_shutdown=_SECONDS_TO_FINISH
         )
         with running(uvicorn.Server(config), listener):
-            yield f"http://{f'[{address}]' if ':' in address else address}:{port}"
+            yield f"http://{address}:{port}"
 
 
 def _only_this_computer(listener: socket.socket) -> bool:

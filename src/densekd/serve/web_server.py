@@ -45,9 +45,13 @@ def running(server: "uvicorn.Server", listener: socket.socket) -> Iterator[None]
         thread.join()
 
 
-def own_hosts(port: int) -> set[str]:
-    """What the header ``Host`` may say in requests from this computer."""
-    return {f"{name}:{port}" for name in (LOOPBACK, "localhost", "[::1]")}
+def own_hosts(port: int, address: str = LOOPBACK) -> set[str]:
+    """What the header ``Host`` may say in requests from this computer to a server at ``address``.
+
+    Clients leave out the port 80.
+    """
+    names = {LOOPBACK, "localhost", "[::1]", address}
+    return {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
 
 def foreign_request(headers: Mapping[str, str], hosts: set[str]) -> str | None:

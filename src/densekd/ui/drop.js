@@ -14,7 +14,7 @@ async function uploadAll(files) {
     }
     showStatus("");
   } catch (error) {
-    showStatus("Upload failed; is the server still running?");
+    showStatus("Upload failed: a file has more than 200 MB, or the server has ended.");
     return;
   }
   if (!uploads.length) return;

@@ -4,6 +4,7 @@ import html
 from collections.abc import Sequence
 from datetime import datetime
 
+from densekd.display import output
 from densekd.jobs.events import JobProgress
 from densekd.model.frozen.review import Confusion, Suspect
 from densekd.model.store import ClassChange, HistoryEntry, Update
@@ -51,7 +52,7 @@ def model_header(name: str, entry: HistoryEntry | None) -> str:
     text = "No classes yet. Teach two or more classes to start."
     if entry is not None:
         classes, accuracy = [each.name for each in entry.update.classes], entry.update.after.all
-        text = f"{_number(len(classes), 'class', 'classes')}: {html.escape(short_list(classes))}."
+        text = f"{output.count(len(classes), 'class', 'classes')}: {_short_list(classes)}."
         if accuracy is not None:
             text += f" Accuracy on test photos: {_percent(accuracy)}."
     return f"<h1 class='kd-title'>{html.escape(name)}</h1><p>{text}</p>"
@@ -130,10 +131,8 @@ def _deed(update: Update) -> str:
     if update.edit is not None:
         return html.escape(str(update.edit))
     if update.learned:
-        names = html.escape(short_list(update.learned))
-        return f"learned <b>{names}</b> from {_photos(update.images)}"
-    names = html.escape(short_list(update.replayed))
-    return f"learned {_photos(update.images)} more of <b>{names}</b>"
+        return f"learned <b>{_short_list(update.learned)}</b> from {_photos(update.images)}"
+    return f"learned {_photos(update.images)} more of <b>{_short_list(update.replayed)}</b>"
 
 
 def accuracy_chart(update: Update) -> str:
@@ -222,14 +221,15 @@ def history_table(entries: Sequence[HistoryEntry]) -> str:
 
 def _history_row(entry: HistoryEntry) -> str:
     update, old = entry.update, "-"
+    learned = f"learned {_short_list(update.learned or update.replayed)}"
     since = "" if entry.parent in (None, entry.step - 1) else f" (after {entry.parent})"
     if update.before is not None:
         old = f"{_percent(update.before.old)} → {_percent(update.after.old)}"
     button = f"<button data-step='{entry.step}'>Go to step {entry.step}</button>"
     cells = (
         f"{entry.step}{since}",
-        datetime.fromisoformat(entry.when).astimezone().strftime("%Y-%m-%d %H:%M"),
-        html.escape(str(update.edit or f"learned {short_list(update.learned or update.replayed)}")),
+        _local_time(entry.when),
+        learned if update.edit is None else html.escape(str(update.edit)),
         f"{update.images:,}",
         old,
         _percent(update.after.all),
@@ -239,12 +239,16 @@ def _history_row(entry: HistoryEntry) -> str:
     return f"<tr{kind}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def short_list(names: Sequence[str]) -> str:
-    """The first few names, and the number of the rest."""
-    rest = len(names) - _MAX_NAMES
-    if rest <= 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:_MAX_NAMES])} and {rest:,} more"
+def _short_list(names: Sequence[str]) -> str:
+    """The first few names, and the number of the rest; there are none if all were erased."""
+    return html.escape(output.name_list(names, _MAX_NAMES)) or "(erased)"
+
+
+def _local_time(when: str) -> str:
+    try:
+        return datetime.fromisoformat(when).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError):
+        return html.escape(when)
 
 
 def _bar(label: str, share: float, kind: str) -> str:
@@ -264,12 +268,8 @@ def _kept_photo(image: bytes) -> str:
     return f"<img src='/photo/{image_id(image)}' loading='lazy' alt=''>"
 
 
-def _number(count: int, one: str, many: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"
-
-
 def _photos(count: int) -> str:
-    return _number(count, "photo", "photos")
+    return output.count(count, "photo")
 
 
 def _percent(share: float | None) -> str:

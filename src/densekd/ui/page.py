@@ -270,7 +270,7 @@ class Page:
     def _show_mistakes(self) -> _Changes:
         found = self.session.reviewer
         if found.tested is None:
-            return {self.mistakes: ""}
+            return {self.mistakes: markup.alert(found.problem)}
         shown = markup.confusions(found.confusions, found.tested) + markup.suspects(found.suspects)
         return {self.mistakes: shown}
 

@@ -15,6 +15,7 @@ class Reviewer(ModelFollower):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.tested: int | None = None  # test photos; None if they aren't known
+        self.problem = ""  # why that is so
         self.confusions: list[Confusion] = []
         self.suspects: list[Suspect] = []
         self.images: dict[str, bytes] = {}  # JPEGs by id
@@ -22,13 +23,13 @@ class Reviewer(ModelFollower):
     def _work(self, revision: object) -> None:
         try:
             model = self._open(revision)
+            confusions = find_confusions(model)
             self.tested = sum(each.tested for each in model.entry.update.classes)
-        except (ValueError, OSError):  # which the page says elsewhere
-            self.tested = None
+            self._show(confusions, [])  # at once; what follows takes seconds
+            self._show(confusions, find_suspects(model, _MAX_SUSPECTS))
+        except (ValueError, OSError) as error:
+            self.tested, self.problem = None, str(error)
             self._show([], [])
-            return
-        self._show(find_confusions(model), [])  # at once; what follows takes seconds
-        self._show(self.confusions, find_suspects(model, _MAX_SUSPECTS))
 
     def _show(self, confusions: list[Confusion], suspects: list[Suspect]) -> None:
         images = [image for each in confusions for image in each.images]

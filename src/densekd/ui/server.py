@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from densekd.jobs.local import preload
+from densekd.model.request import check_place
 from densekd.serve.web_server import LOOPBACK, open_listener, running
 from densekd.ui.session import Session
 
@@ -33,22 +34,26 @@ def listen(port: int | None) -> socket.socket:
 
 
 @contextmanager
-def serving(folder: Path, listener: socket.socket) -> Iterator[str]:
+def serving(folder: Path, port: int | None) -> Iterator[str]:
     """Serve the page of a model, and give its address; at the end, stop and save an update.
 
     Args:
-        folder: the model's folder; need not exist yet.
-        listener: a socket from `listen`, which is closed at the end.
+        folder: the model's folder, or a new or empty one.
+        port: of the page; see `listen`.
     """
-    with tempfile.TemporaryDirectory(prefix="densekd-ui-") as temporary, closing(listener):
+    check_place(folder)
+    with (
+        tempfile.TemporaryDirectory(prefix="densekd-ui-") as temporary,
+        closing(listen(port)) as listener,
+    ):
         session = Session(folder, Path(temporary))
         session.history()  # raises if the model can't be read
         preload("densekd.ui.worker")
-        port = listener.getsockname()[1]
-        server = _server(session, port)
+        found: int = listener.getsockname()[1]
+        server = _server(session, found)
         try:
             with running(server, listener):
-                yield f"http://{LOOPBACK}:{port}"
+                yield f"http://{LOOPBACK}:{found}"
         finally:
             session.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.model.frozen.corrections import Correction, correct_photos
+from densekd.model.frozen.edit import Correction, correct_photos
 from densekd.model.model import history
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import step_numbers
@@ -127,7 +127,7 @@ class Session:
         link_by_class(uploads, place)
 
         def clean_up(job: UpdateJob) -> None:
-            shutil.rmtree(place)
+            shutil.rmtree(place, ignore_errors=True)
             if job.update is None:
                 self.basket.add(uploads)
             else:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from densekd.data.folder import TRAIN
+
 
 class Upload(NamedTuple):
     """An uploaded file."""
@@ -47,12 +49,12 @@ def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
     except (ValueError, TypeError, KeyError):
         raise ValueError("Can't read what was dropped; reload the page and try again.") from None
     files = [_inside(Path(file), inbox) for _, file in listed]
-    uploads = []
-    for (path, _), file in zip(listed, files, strict=True):
-        *folders, name = [_check_name(part) for part in path.strip("/").split("/")]
-        if not name.startswith("."):
-            own = _link(file, target)
-            uploads.append(Upload(tuple(folders[1:] or folders), name, own))
+    places = [_place(path) for path, _ in listed]
+    uploads = [
+        Upload(folders, name, _link(file, target))
+        for (folders, name), file in zip(places, files, strict=True)
+        if not any(part.startswith(".") for part in (*folders, name))
+    ]
     # Delete last: the server stores equal files with equal names only once.
     for file in files:
         file.unlink(missing_ok=True)
@@ -83,9 +85,15 @@ def by_class(uploads: Iterable[Upload]) -> dict[str, list[Upload]]:
 
 
 def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
-    """Link files into a folder for each class, as `densekd.model.teach.teach_model` takes it."""
+    """Link files into a folder for each class, as `densekd.model.teach.teach_model` takes it.
+
+    If some files were in ``train`` and some in ``val`` or ``test``, the folder is divided alike;
+    those that were in neither are trained on.
+    """
+    divided = {True, False} <= {_is_tested(upload) for upload in uploads}
     for upload in uploads:
-        folder = place.joinpath(*upload.folders)
+        part = ("val" if _is_tested(upload) else TRAIN,) if divided else ()
+        folder = place.joinpath(*part, upload.label)
         folder.mkdir(parents=True, exist_ok=True)
         name, number = upload.name, 1
         while (folder / name).is_symlink():  # two cameras may number their photos alike
@@ -98,6 +106,18 @@ def delete_uploads(uploads: Iterable[Upload]) -> None:
     """Delete the files."""
     for upload in uploads:
         upload.file.unlink(missing_ok=True)
+
+
+def _is_tested(upload: Upload) -> bool | None:
+    """Whether a file was in a folder to test on; None if that wasn't said."""
+    return {TRAIN: False, "val": True, "test": True}.get("".join(upload.folders[-2:-1]))
+
+
+def _place(path: str) -> tuple[tuple[str, ...], str]:
+    """The folders to put a file in, and its name, of which only the ending matters."""
+    *folders, name = path.strip("/").split("/")
+    shown = "".join(c if c.isprintable() or c < " " else " " for c in name)
+    return tuple(map(_check_name, folders[1:] or folders)), _check_name(shown)
 
 
 def _link(file: Path, target: Path) -> Path:
@@ -113,7 +133,9 @@ def _check_name(name: str) -> str:
     if not name or name in (".", "..") or len(name.encode(errors="replace")) > 200:
         raise ValueError("A name must have between 1 and 200 letters.")
     if "/" in name or "\\" in name or not name.isprintable():
-        raise ValueError(f"{name!r} can't be a class name; use letters, digits and spaces.")
+        raise ValueError(
+            f"{name!r} can't be a class name or a file name; use letters, digits and spaces."
+        )
     return name
 
 

@@ -1,9 +1,14 @@
 import io
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from densekd.cli import app
 from densekd.cli.learn import show_finetuned, show_update
+from densekd.model.frozen import finetune
 from densekd.model.frozen.finetune import Finetuned
 from densekd.model.store import Accuracy, ClassChange, Update
 
@@ -44,3 +49,28 @@ def test_fine_tuning_says_whether_it_helped() -> None:
         "Fine-tuning took 1 min 3 s and did not help: 65.0 % of the held-out photos are predicted "
         "right, 50.0 % without it. pets stays as it was."
     )
+
+
+@pytest.mark.parametrize(
+    "option", ["--epochs 3", "--known add", "--network lite1", "-o memory.per_class=3"]
+)
+def test_what_fine_tuning_would_ignore_is_refused(option: str) -> None:
+    result = CliRunner().invoke(app, ["learn", "model", "--finetune", *option.split()])
+    assert result.exit_code == 2
+    assert "give a folder of images too" in result.stderr
+
+
+def test_what_was_learned_is_shown_though_fine_tuning_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*given: object) -> NoReturn:
+        raise ValueError("It can't be fine-tuned.")
+
+    classes = (ClassChange("cat", 10, None, 0.9),)
+    update = Update(0, ("cat",), (), 90, 4, None, Accuracy(0.9, None, 0.9), classes, 3.0)
+    monkeypatch.setattr("densekd.api.teach.teach", lambda *given, quiet: update)
+    monkeypatch.setattr(finetune, "finetune_model", fail)
+    result = CliRunner().invoke(app, ["learn", "model", "photos", "--finetune"])
+    assert result.exit_code == 2
+    assert "Step 0: model learned cat" in result.stdout
+    assert "can't be fine-tuned" in result.stderr

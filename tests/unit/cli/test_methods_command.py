@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -22,3 +24,15 @@ def test_ccil_says_what_can_be_had_for_its_base_task() -> None:
     text = output("ccil")
     assert "method.ccil: lambda_base = 5.0" in text
     assert "mixup = 0.0, heavy_augmentation = false." in text
+
+
+def test_a_method_of_ones_own_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from densekd import DenseOptions, make_method\n"
+        "def own(schedules):\n    return make_method('gkd', DenseOptions(), schedules)\n"
+    )
+    text = output(f"{file}:own")
+    assert text.startswith(f"{file}:own: ")
+    assert "Loss: " in text
+    assert "later tasks, " in text

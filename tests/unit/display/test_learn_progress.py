@@ -8,7 +8,7 @@ from rich.console import Console
 
 from densekd.display import output
 from densekd.display.interrupts import Interrupts
-from densekd.display.learn_progress import LearnLines, LearnScreen, plan_sentence
+from densekd.display.learn_progress import LearnDisplay, plan_sentence
 from densekd.display.progress import Bar
 from densekd.model.request import Plan
 from densekd.training.callbacks import TrainingProgress
@@ -32,9 +32,9 @@ def report(phase: str, epoch: int, batch: int) -> TrainingProgress:
     return TrainingProgress(1, phase, epoch, 4, batch, 2, 0.05, 1240.4, {"new": 0.3})
 
 
-def lines(interrupts: Interrupts) -> tuple[Console, LearnLines]:
+def lines(interrupts: Interrupts) -> tuple[Console, LearnDisplay]:
     console = Console(file=io.StringIO(), width=80, markup=False, highlight=False)
-    return console, LearnLines(console, interrupts)
+    return console, LearnDisplay(console, interrupts)
 
 
 def written(console: Console) -> list[str]:
@@ -97,7 +97,7 @@ def test_how_far_it_is_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_terminal_shows_a_bar() -> None:
     bar = Bar(Console(file=io.StringIO(), width=80, force_terminal=True, highlight=False))
-    observer = LearnScreen(bar, Interrupts())
+    observer = LearnDisplay(bar, Interrupts())
     observer.reading(500, 2000)
     assert re.fullmatch(r"Reading images ━+╸? .*500 of 2,000 \(25%\)", drawn(bar)[0])
     observer.planned(PLAN)
@@ -124,7 +124,7 @@ def test_a_signal_is_acknowledged_and_stops(capfd: pytest.CaptureFixture[str]) -
     assert observer.stop()
     assert capfd.readouterr().err == "Stopping after this batch; press Ctrl-C to quit at once.\n"
     interrupts = Interrupts()
-    quiet = LearnLines(Console(quiet=True), interrupts)
+    quiet = LearnDisplay(Console(quiet=True), interrupts)
     receive(interrupts)
     assert quiet.stop()
     assert capfd.readouterr().err == ""

@@ -100,6 +100,20 @@ def test_what_becomes_of_each_run_is_a_line(tmp_path: Path) -> None:
     ]
 
 
+def test_what_a_run_says_cannot_control_the_terminal(tmp_path: Path) -> None:
+    sweep = swept(tmp_path)
+    seen = Seen(sweep)
+    events: list[JobEvent] = [JobWarning("\x1b[2J"), JobFailed("\x1b]0;x\x07")]
+    for job, news in zip(sweep.jobs, events, strict=False):
+        seen.lines.job_started(job)
+        seen.lines.job_event(job, news)
+    seen.record.set(sweep.jobs[1], "failed", "\x1b]0;x\x07")
+    text = seen.text() + "\n".join(shown(seen.record))
+    assert "\x1b" not in text
+    assert text.count(r"failed: \x1b]0;x\x07") == 2
+    assert r"Warning: \x1b[2J" in text
+
+
 def test_how_far_all_of_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = swept(tmp_path)
     finish(sweep.jobs[0], 0.5, 60.0)

@@ -70,6 +70,15 @@ def test_history_has_the_newest_first_and_a_button_for_each_other_state() -> Non
     assert re.findall(r"data-step='(\d)'", markup.history_table(entries)) == ["2", "0"]
 
 
+def test_a_step_of_which_little_is_known_is_listed() -> None:
+    erased = replace(update(), learned=(), replayed=())
+    for when in ("None", "0001-01-01T00:00:00+14:00"):  # as in a forged model
+        shown = markup.history_table([HistoryEntry(0, None, when, True, erased)])
+        assert f"<td>{when}</td>" in shown
+        assert "learned (erased)" in shown
+    assert "<b>(erased)</b>" in markup.update_result(erased)
+
+
 def test_progress_shows_the_time_left() -> None:
     assert "aria-valuenow" not in markup.job_progress(JobProgress("Testing", None), [])
     half = markup.job_progress(JobProgress("Learning", 0.5, 90.0), [])
@@ -106,8 +115,8 @@ def test_mistakes_are_counted() -> None:
 
 
 def test_long_lists_of_names_are_cut() -> None:
-    assert markup.short_list([*"abcdefg"]) == "a, b, c, d, e, f, g"
-    assert markup.short_list([*"abcdefgh"]) == "a, b, c, d, e, f and 2 more"
+    for names, shown in (("abcdefg", "f, g</b>"), ("abcdefgh", "e, f and 2 more</b>")):
+        assert shown in markup.update_result(replace(update(), learned=tuple(names)))
 
 
 _STEPS = ((0, None), (1, 0), (2, 0))

@@ -22,6 +22,14 @@ def test_two_pages_never_share_a_port() -> None:
     assert 7860 <= ports[0] < ports[1] < 7960
 
 
+def test_a_folder_of_other_files_is_not_taken_for_a_model(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.png").touch()
+    for folder, why in (("photos", "has other files in it"), ("photos/cat.png", "is a file")):
+        with pytest.raises(ValueError, match=why), serving(tmp_path / folder, 0):
+            pytest.fail("a page was served")
+
+
 class _Broken:
     """A server that ends before it has started."""
 
@@ -37,9 +45,10 @@ def test_a_server_that_fails_to_start_gives_no_address(
     monkeypatch.setattr(server, "_server", lambda session, port: _Broken())
     monkeypatch.setattr(server, "preload", lambda module: None)
     listener = listen(0)
+    monkeypatch.setattr(server, "listen", lambda port: listener)
     with (
         pytest.raises(OSError, match="Can't serve on port"),
-        serving(tmp_path / "model", listener),
+        serving(tmp_path / "model", None),
     ):
         pytest.fail("an address was given")
     assert listener.fileno() == -1  # it is closed

@@ -36,7 +36,8 @@ def sent_files(inbox: Path, *names: str) -> str:
 def test_folders_are_classes(places: tuple[Path, Path]) -> None:
     inbox, kept = places
     names = ("photos/a cat/1.png", "photos/dog/1.png", "rat/2.png", "3.png", "photos/.DS_Store")
-    uploads = take_uploads(sent_files(inbox, *names), inbox, kept)
+    hidden = ("photos/.thumbnails/1.png", "photos/dog/.cache/1.png")
+    uploads = take_uploads(sent_files(inbox, *names, *hidden), inbox, kept)
     assert [(upload.folders, upload.name) for upload in uploads] == [
         (("a cat",), "1.png"),
         (("dog",), "1.png"),
@@ -73,6 +74,36 @@ def test_a_divided_folder_stays_divided(places: tuple[Path, Path]) -> None:
     assert set(find_images(kept / "lesson").parts) == {"train", "val"}
 
 
+def test_every_photo_is_linked_to_where_it_is_found(places: tuple[Path, Path]) -> None:
+    inbox, kept = places
+    deep = ("deep/animals/rat/1.png", "deep/train/cat/1.png")  # without a folder to test on
+    uploads = take_uploads(sent_files(inbox, *deep, "dog/1.png"), inbox, kept)
+    link_by_class(uploads, kept / "whole")
+    found = find_images(kept / "whole")
+    assert (set(found.parts["all"]), found.left_out) == ({"rat", "cat", "dog"}, [])
+    for names in (("all/val/cat/2.png",), ("more/test/cat/2.png", "more/train/cat/3.png")):
+        uploads += take_uploads(sent_files(inbox, *names), inbox, kept)
+    link_by_class(uploads, kept / "divided")
+    found = find_images(kept / "divided")
+    files = {
+        part: {name: [file.name for file in own] for name, own in classes.items()}
+        for part, classes in found.parts.items()
+    }
+    cats = {"cat": ["1.png", "3.png"], "dog": ["1.png"], "rat": ["1.png"]}
+    assert files == {"train": cats, "val": {"cat": ["2 2.png", "2.png"]}}
+    assert found.left_out == []
+
+
+def test_the_name_of_a_photo_need_not_be_printable(places: tuple[Path, Path]) -> None:
+    inbox, kept = places
+    (inbox / "file").touch()
+    # As macOS names screenshots, and a name with an emoji of several parts.
+    for name, shown in (("at 9.41\u202fAM.png", "at 9.41 AM.png"), ("a\u200db.png", "a b.png")):
+        (inbox / "file").touch()
+        sent = json.dumps([{"name": f"cat/{name}", "file": str(inbox / "file")}])
+        assert [upload.name for upload in take_uploads(sent, inbox, kept)] == [shown]
+
+
 def test_a_photo_moves_to_another_class_of_its_part(places: tuple[Path, Path]) -> None:
     (photo,) = take_uploads(sent_files(places[0], "all/val/cat/2.png"), *places)
     assert photo.label == "cat"
@@ -84,7 +115,7 @@ def test_a_photo_moves_to_another_class_of_its_part(places: tuple[Path, Path]) -
 def test_names_with_paths_are_refused(places: tuple[Path, Path], name: str) -> None:
     inbox, kept = places
     (inbox / "file").touch()
-    sent = json.dumps([{"name": name, "file": str(inbox / "file")}])
+    sent = json.dumps([{"name": each, "file": str(inbox / "file")} for each in ("a.png", name)])
     with pytest.raises(ValueError, match="name"):
         take_uploads(sent, inbox, kept)
     assert list(kept.iterdir()) == []
