@@ -1,5 +1,6 @@
 import dataclasses
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -165,6 +166,25 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert f"{folder / 'train'} is damaged; delete it" in refused(
         "get", "cifar100", "--data-dir", tmp_path
     )
+
+
+def test_check_counts_images_of_ones_own(tmp_path: Path) -> None:
+    code = "import numpy as np\nx, y = np.zeros((6, 8, 8, 3), np.uint8), np.arange(6) % 2\n"
+    (tmp_path / "mine.py").write_text(f"{code}mine = (x, y, x, y)\n")
+    result = run("check", f"{tmp_path / 'mine.py'}:mine")
+    assert result.exit_code == 0, result.output
+    assert "2 classes: 6 train, 6 test." in result.stdout
+
+
+def test_packing_names_a_file_whose_name_is_not_text(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name / "1.png")
+    target = tmp_path / os.fsdecode(b"caf\xe9.packed")
+    result = run("pack", f"folder:{tmp_path / 'photos'}", target, "--workers", "1")
+    assert result.exit_code == 0, result.output
+    assert target.exists()
+    assert r"Train with --data 'packed:" in result.stdout
 
 
 def test_get_downloads_once_and_replaces_a_damaged_archive(

@@ -240,7 +240,9 @@ def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "There is no model" in refused("--port", "0")
     assert "at least 16" in refused("--port", "0", "--token", "short")
     assert "at least 16" in refused("--port", "0", "--token", "with a space in the middle")
-    assert "no address" in refused("--host", "nowhere.invalid")
+    for host in ("nowhere.invalid", 99 * "x", "a..b"):
+        assert "no address" in refused("--host", host)
+    assert "not an address of this computer" in refused("--host", "192.0.2.1")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"port {port}: it is in use" in refused("--port", port)

@@ -19,7 +19,7 @@ TESTED_ELSEWHERE = {
     "e2e/test_edit_commands.py": {"cli/edit.py"},
     "e2e/test_export.py": {"cli/export.py", "model/export.py", "model/quantise.py"},
     "e2e/test_flatness.py": {"cli/flatness.py"},
-    "e2e/test_learn.py": {"cli/model.py", "cli/predict.py"},
+    "e2e/test_learn.py": {"cli/model.py"},
     "e2e/test_report.py": {
         "cli/compare.py",
         "cli/report.py",
@@ -30,7 +30,7 @@ TESTED_ELSEWHERE = {
     "e2e/test_report_page.py": {"reports/page.py"},
     "e2e/test_run.py": {"runs/run.py"},
     "e2e/test_serve.py": {"cli/serve.py", "serve/access.py", "serve/api.py", "serve/server.py"},
-    "e2e/test_sweeps.py": {"cli/sweep.py", "sweeps/work.py"},
+    "e2e/test_sweeps.py": {"sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},
     "faults/test_run_faults.py": {"runs/locks.py"},
     "faults/test_strange_runs.py": {"runs/stored.py", "shapes.py"},
