@@ -305,7 +305,10 @@ def test_picks_are_filtered_by_the_labels_of_their_runs(rows: str, tmp_path: Pat
     assert render_page(contents)
 
 
-def test_tables_of_one_sweep_have_files_of_their_own(tmp_path: Path) -> None:
+def test_tables_of_one_sweep_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("densekd.reports.write.draw_figures", lambda *_: {})  # takes long
     sources = ["npz:a b.npz", "npz:a-b.npz", f"npz:{'x' * 300}.npz"]
     points = {
         write_run(tmp_path, "method.name=gkd", "seed=1", f"data.source={source}"): {
