@@ -313,8 +313,14 @@ def _parameter_groups(network: Network, phase: Phase) -> dict[float, list[nn.Par
     if phase.rates is None:
         return {1.0: _trainable_parameters(network, phase.trains)}
     groups: dict[float, list[nn.Parameter]] = {}
+    named = dict(network.named_parameters(remove_duplicate=False))
     for name, factor in phase.rates.items():
-        groups.setdefault(factor, []).append(network.get_parameter(name))
+        if name not in named:
+            raise OwnPartError(
+                f"The phase {phase.name!r} has a rate for {name!r}, but the network has no such "
+                f"parameter; its first is {next(iter(named))!r}."
+            )
+        groups.setdefault(factor, []).append(named[name])
     return groups
 
 

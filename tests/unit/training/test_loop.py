@@ -607,6 +607,8 @@ def test_rates_say_which_parameters_learn_and_how_fast() -> None:
     }
     for name, factor in {"first.0.weight": 0.5, "second.1.bias": 2.0}.items():
         assert torch.allclose(chosen[name], factor * usual[name], rtol=1e-3, atol=1e-7)
+    with pytest.raises(ValueError, match=r"'train' has a rate for 'first'.*'backbone\.first"):
+        step({"first": 1.0})
 
 
 class Heard(StopAfter):
