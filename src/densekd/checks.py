@@ -1,10 +1,22 @@
 """Argument checks and error messages that several modules share."""
 
+import unicodedata
+
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise a ValueError that lists the ``choices`` unless ``value`` is one of them."""
     if value not in choices:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether a text can name one folder: something to see, and no slash or control character.
+
+    Not ``isprintable``: it refuses the joiners within emoji and some scripts, and new emoji.
+    """
+    kinds = {unicodedata.category(letter) for letter in name}
+    fit = not kinds & {"Cc", "Cs", "Zl", "Zp"} and bool(kinds - {"Cf", "Zs"})
+    return fit and name not in (".", "..") and not {*name} & {"/", "\\"}
 
 
 def escape_controls(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from densekd.checks import is_folder_name
 from densekd.data.folder import TRAIN
 
 
@@ -132,7 +133,7 @@ def _check_name(name: str) -> str:
     name = name.strip()
     if not name or name in (".", "..") or len(name.encode(errors="replace")) > 200:
         raise ValueError("A name must have between 1 and 200 letters.")
-    if "/" in name or "\\" in name or not name.isprintable():
+    if not is_folder_name(name):
         raise ValueError(
             f"{name!r} can't be a class name or a file name; use letters, digits and spaces."
         )

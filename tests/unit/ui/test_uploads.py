@@ -146,11 +146,30 @@ def test_malformed_lists_are_refused(places: tuple[Path, Path], sent: object) ->
         ("..", "between 1 and 200"),
         (".hidden", "begin it with a letter"),
         ("x" * 300, "between 1 and 200"),
+        ("a\nb", "can't be a class name"),
+        ("\u200d", "can't be a class name"),
     ],
 )
 def test_a_class_name_must_be_valid_as_a_folder(label: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         check_class_name(label)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\N{WOMAN}\u200d\N{GIRL}",
+        "\u0645\u06cc\u200c\u0634\u0648\u062f",
+        "\u9ed2\u3000\u732b",
+        "\U0001fae8",
+    ],
+    ids=["emoji of two parts", "Persian", "wide space", "emoji of Unicode 15"],
+)
+def test_a_class_name_may_be_of_any_script(places: tuple[Path, Path], name: str) -> None:
+    assert check_class_name(name) == name
+    uploads = take_uploads(sent_files(places[0], f"photos/{name}/1.png"), *places)
+    link_by_class(uploads, places[1] / "lesson")
+    assert [*find_images(places[1] / "lesson").parts["all"]] == [name]
 
 
 def test_a_copy_stays_when_the_photo_is_deleted(places: tuple[Path, Path]) -> None:
