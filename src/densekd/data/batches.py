@@ -2,21 +2,20 @@
 
 import itertools
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
 from densekd.allocator import keep_freed_memory
 from densekd.data.augment import Augment
 from densekd.data.crops import CropDataset
 from densekd.data.dataset import Images, PixelImages, Split
-from densekd.data.decode import UnreadableImage
+from densekd.data.decode import UnreadableImage, available_processors
 from densekd.seeds import Seeds
 
 _Item = TypeVar("_Item")
@@ -169,11 +168,6 @@ def default_workers(images: Images, ranks: int = 1) -> int:
     return min(available_processors() // ranks, len(images) // _IMAGES_A_WORKER)
 
 
-def available_processors() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class _Plan:
     """The keys of the images of each batch, made when they are needed."""
 
@@ -201,7 +195,7 @@ class _Reader:
             self._loader = DataLoader(
                 CropDataset(images, _BUFFERS),
                 batch_sampler=self._plan,
-                collate_fn=_whole,
+                collate_fn=default_convert,  # `CropDataset` makes whole batches
                 num_workers=count,
                 prefetch_factor=_PREFETCHED if count else None,
                 persistent_workers=count > 0,  # not restarted for every epoch
@@ -253,11 +247,6 @@ class _Reader:
             if self._epochs_begun != turn:
                 # The workers are shared: the next images would be those of the other epoch.
                 raise RuntimeError("Another epoch of these Batches began before this one ended.")
-
-
-def _whole(batch: Any) -> Any:
-    """A batch as `CropDataset` made it."""
-    return batch
 
 
 def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:

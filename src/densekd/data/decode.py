@@ -24,9 +24,9 @@ _Out = TypeVar("_Out")
 
 # Pillow reads more formats, but some start other programs (Ghostscript for EPS).
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
-_THREADS = min(8, os.cpu_count() or 1)
-# Files submitted together: enough to keep the threads busy, few enough for a quick interrupt.
-_AT_ONCE = 32 * _THREADS
+_MOST_THREADS = 8
+# Files of each thread submitted together: enough to keep it busy, few enough for a quick interrupt.
+_AT_ONCE = 32
 
 
 class UnreadableImage(ValueError):
@@ -48,7 +48,7 @@ def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
     """
     with reading(file) as image:
         if crop is not None:
-            image.draft(None, (2 * _shorter_side(crop),) * 2)
+            image.draft(None, (2 * shorter_side(crop),) * 2)
         image.load()
         return upright_rgb(image)
 
@@ -93,7 +93,7 @@ def centre_crop(
     The shorter side is resized to ``round(size * 256 / 224)``, then the centre is cut out.
     """
     shorter = min(image.size)
-    width, height = (int(_shorter_side(size) * side / shorter) for side in image.size)
+    width, height = (int(shorter_side(size) * side / shorter) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
     # Resize only the part that stays: an image of 1 x 50,000 pixels would grow to gigabytes.
     x, y = image.width / width, image.height / height
@@ -148,14 +148,20 @@ def in_threads(
     work: Callable[[_In], _Out], inputs: Sequence[_In], on_progress: OnProgress | None = None
 ) -> Iterator[_Out]:
     """Map ``work`` over the inputs in threads, in order; Pillow decodes without the GIL."""
-    done = 0
-    with muted, ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(inputs), _AT_ONCE):
-            for result in pool.map(work, inputs[start : start + _AT_ONCE]):
+    done, threads = 0, min(_MOST_THREADS, available_processors())
+    at_once = _AT_ONCE * threads
+    with muted, ThreadPoolExecutor(threads) as pool:
+        for start in range(0, len(inputs), at_once):
+            for result in pool.map(work, inputs[start : start + at_once]):
                 done += 1
                 if on_progress is not None:
                     on_progress(done, len(inputs))
                 yield result
+
+
+def available_processors() -> int:
+    """The number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Muted:
@@ -194,9 +200,8 @@ def reading(file: Path | bytes) -> Iterator[Image.Image]:
     """Open an image without loading it, and turn every error into an `UnreadableImage`."""
     source = io.BytesIO(file) if isinstance(file, bytes) else file
     try:
-        # Opening a pipe would wait for a writer, and a device may never end.
-        if not isinstance(file, bytes) and _is_endless(file):
-            raise UnreadableImage("not a file")
+        if isinstance(source, Path):
+            _refuse_endless(source)
         with muted, Image.open(source, formats=_openers()) as image:
             if too_large(*image.size):
                 raise Image.DecompressionBombError
@@ -216,16 +221,17 @@ def content_of(file: Path | bytes) -> bytes:
     if isinstance(file, bytes):
         return file
     try:
-        if _is_endless(file):
-            raise UnreadableImage("not a file")
+        _refuse_endless(file)
         return file.read_bytes()
     except (OSError, MemoryError) as error:
         raise UnreadableImage(_reason(error)) from error
 
 
-def _is_endless(file: Path) -> bool:
+def _refuse_endless(file: Path) -> None:
+    """Refuse a pipe, which would wait for a writer, and a device, which may never end."""
     kind = file.stat().st_mode
-    return not (stat.S_ISREG(kind) or stat.S_ISDIR(kind))
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise UnreadableImage("not a file")
 
 
 @functools.cache
@@ -257,6 +263,6 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.rint((levels / full).clip(0, 1) * 255).astype(np.uint8))
 
 
-def _shorter_side(size: int) -> int:
-    """Return the length of the shorter side from which a test crop is cut."""
+def shorter_side(size: int) -> int:
+    """The length of the shorter side from which a test crop of ``size`` is cut."""
     return round(size * 256 / 224)

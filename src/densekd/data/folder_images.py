@@ -1,6 +1,7 @@
 """Data sets from class folders: images in memory if they fit, and in their files otherwise."""
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ from densekd.files import expand_home
 
 FOLDER_IMAGE_SIZE = 224  # the height and width that images are brought to unless others are given
 MEMORY_BYTES = 1 << 30  # decoded images are kept in memory if they need no more than this
-_SIZE_SAMPLE = 100  # images whose sizes are looked at
+_SIZE_SAMPLE = 200  # images whose sizes are looked at
 logger = logging.getLogger(__name__)
 
 
@@ -60,18 +61,23 @@ def load_folder(
 
 def _warn_of_small_images(path: Path, files: Sequence[Path]) -> None:
     """Warn if most images would be enlarged a lot, which takes time and shows no more."""
-    sides = []
-    for file in files[:: max(1, len(files) // _SIZE_SAMPLE)]:
-        with suppress(UnreadableImage):
-            sides.append(min(width_and_height(file)))
-    side = int(median(sides)) if sides else FOLDER_IMAGE_SIZE
-    times = (FOLDER_IMAGE_SIZE / max(1, side)) ** 2
+    side = max(1, int(median_side(files) or FOLDER_IMAGE_SIZE))
+    times = (FOLDER_IMAGE_SIZE / side) ** 2
     if times >= 2:
         logger.warning(
             "%s has images of about %d pixels, and they are enlarged to %d x %d: that takes about "
             "%.0f times as long as at their own size. To train on that, give --image-size %d.",
             *(path, side, FOLDER_IMAGE_SIZE, FOLDER_IMAGE_SIZE, times, side),
         )
+
+
+def median_side(files: Sequence[Path]) -> float | None:
+    """The median of the shorter sides of some images; None if none of these can be read."""
+    sides = []
+    for file in files[:: max(1, math.ceil(len(files) / _SIZE_SAMPLE))]:
+        with suppress(UnreadableImage):  # reported when all images are read
+            sides.append(min(width_and_height(file)))
+    return median(sides) if sides else None
 
 
 def read_images(

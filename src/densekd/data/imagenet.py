@@ -18,7 +18,12 @@ from densekd.data.folder import (
     list_classes,
     list_folder,
 )
-from densekd.data.folder_images import MEMORY_BYTES, folder_dataset, read_images
+from densekd.data.folder_images import (
+    FOLDER_IMAGE_SIZE,
+    MEMORY_BYTES,
+    folder_dataset,
+    read_images,
+)
 from densekd.data.packed import open_packed, packed_dataset
 from densekd.data.scenario import read_names
 from densekd.files import expand_home
@@ -35,7 +40,7 @@ def load_imagenet(
     path: str | Path,
     *,
     subset: Subset | None = None,
-    image_size: int = 224,
+    image_size: int = FOLDER_IMAGE_SIZE,
     classes_file: Path | None = None,
     memory_bytes: int = MEMORY_BYTES,
     on_progress: OnProgress | None = None,

@@ -116,7 +116,7 @@ class PackedFile(FileContents):
 def load_packed(
     path: str | Path,
     *,
-    image_size: int | None = None,  # height and width; `FOLDER_IMAGE_SIZE` unless given
+    image_size: int = FOLDER_IMAGE_SIZE,  # height and width
     classes_file: Path | None = None,  # a text file of the classes to load, one per line
     seed: int = 0,  # draws the test images of a folder that wasn't divided
 ) -> Dataset:
@@ -126,15 +126,11 @@ def load_packed(
 
 
 def packed_dataset(
-    packed: PackedFile,
-    image_size: int | None = None,
-    only: Sequence[str] | None = None,
-    seed: int = 0,
+    packed: PackedFile, image_size: int, only: Sequence[str] | None, seed: int = 0
 ) -> Dataset:
     """Make a data set of a packed file, perhaps with ``only`` some classes, in that order."""
-    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
-    if size < 1:
-        raise ValueError(f"image_size must be at least 1, not {size}.")
+    if image_size < 1:
+        raise ValueError(f"image_size must be at least 1, not {image_size}.")
     table = divided(packed.table(), seed)
     learned = table.counts().get(TRAIN, {})
     if only is not None:
@@ -143,7 +139,8 @@ def packed_dataset(
         chosen = torch.tensor([name in wanted for name in packed.classes])
         table = table.take(chosen[table.labels])
     order = only or [name for name in packed.classes if learned.get(name)]
-    return folder_dataset(f"packed:{packed.path}", FileImages(table.files, size), table, order)
+    images = FileImages(table.files, image_size)
+    return folder_dataset(f"packed:{packed.path}", images, table, order)
 
 
 def open_packed(path: str | Path) -> PackedFile:

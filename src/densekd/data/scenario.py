@@ -250,12 +250,12 @@ def seeded_order(classes: int, seed: int) -> list[int]:
     return [int(i) for i in np.random.RandomState(seed).permutation(classes)]
 
 
-def icarl_order(images_per_class: Sequence[int], seed: int = 1993) -> list[int]:
+def icarl_order(images_per_class: Sequence[int]) -> list[int]:
     """Return the first order of iCaRL, PODNet and AFC: 87, 0, 52, 58, 44, ... on CIFAR-100.
 
-    It has the same seed, but their code happens to shuffle each class's images before it.
+    It has the seed 1993, too, but their code happens to shuffle each class's images before it.
     """
-    random = np.random.RandomState(seed)
+    random = np.random.RandomState(1993)
     for images in images_per_class:
         random.shuffle(np.arange(images))
     order = np.arange(len(images_per_class))

@@ -98,26 +98,18 @@ def load(
         (10, 1347)
     """
     options = options or SourceOptions()
-    if is_reference(name):
-        return _load_own(name, options, on_progress)
     kind, argument = parse(name)
-    source = SOURCES[kind]
-    taken = inspect.signature(source.load).parameters
+    takes: Callable[..., object] = ConvertOptions if kind == "own" else SOURCES[kind].load
+    taken = inspect.signature(takes).parameters
     for option in ("image_size", "classes_file", "image_column", "label_column"):
         if getattr(options, option) is not None and option not in taken:
-            raise ValueError(f"{option} has no meaning for {kind}; leave it out.")
+            raise ValueError(f"{option} has no meaning for {name}; leave it out.")
     values = {**vars(options), "data_dir": data_dir(options.data_dir), "on_progress": on_progress}
     keywords = {key: values[key] for key in values.keys() & taken if values[key] is not None}
-    dataset = source.load(argument, **keywords) if argument else source.load(**keywords)
-    return dataclasses.replace(dataset, name=name)
-
-
-def _load_own(name: str, options: SourceOptions, on_progress: OnProgress | None) -> Dataset:
-    if options.classes_file is not None:
-        raise ValueError(f"classes_file has no meaning for {name}; leave it out.")
-    keys = ("image_size", "seed", "image_column", "label_column")
-    known = {key: getattr(options, key) for key in keys}
-    return as_dataset(find(name), name, ConvertOptions(**known, on_progress=on_progress))
+    if kind == "own":
+        return as_dataset(find(name), name, ConvertOptions(**keywords))
+    arguments = [argument] if argument else []
+    return dataclasses.replace(SOURCES[kind].load(*arguments, **keywords), name=name)
 
 
 _FIXED_CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "imagenet100": 100}

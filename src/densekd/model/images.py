@@ -2,7 +2,6 @@
 
 import logging
 import os
-import statistics
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.dataset import OnProgress, PixelImages, Split
-from densekd.data.decode import UnreadableImage, decode_all, width_and_height
+from densekd.data.decode import decode_all
 from densekd.data.folder import (
     TRAIN,
     WHOLE,
@@ -22,6 +21,7 @@ from densekd.data.folder import (
     quote_names,
     warn_left_out,
 )
+from densekd.data.folder_images import median_side
 from densekd.model.options import OnKnownClass
 from densekd.seeds import Seeds
 
@@ -29,7 +29,6 @@ from densekd.seeds import Seeds
 _TEST_SHARE = 0.15
 _FEWEST_TO_TEST = 5
 MAX_TEST_IMAGES = 100  # of a class
-_SIZE_SAMPLE = 200  # files
 _MEMORY_SHARE = 0.5
 
 logger = logging.getLogger(__name__)
@@ -86,14 +85,8 @@ def check_learnable(
 
 def median_size(found: FoundImages, largest: int) -> int:
     """The median of the images' shorter sides, from 8 to ``largest``."""
-    files = [item.file for item in found.items()]
-    sides = []
-    for file in files[:: -(-len(files) // _SIZE_SAMPLE)]:
-        try:
-            sides.append(min(width_and_height(file)))
-        except UnreadableImage:
-            continue  # reported when all images are read
-    return min(largest, max(8, round(statistics.median(sides)))) if sides else largest
+    side = median_side(found.table().paths)
+    return largest if side is None else min(largest, max(8, round(side)))
 
 
 def read_update_images(

@@ -8,11 +8,12 @@ from densekd.analysis.flatness import measure_flatness
 from densekd.compression.compress import compress
 from densekd.compression.config import CompressionConfig, resolve_compression
 from densekd.config.schema import Config, resolve
+from densekd.data.decode import available_processors
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress
 from densekd.jobs.in_process import InProcessPool
-from densekd.jobs.local import LocalPool, cores, threads_each
+from densekd.jobs.local import LocalPool, threads_each
 from densekd.parts import spoken
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
@@ -63,7 +64,7 @@ def start_pool(
     if address is not None and engine != "ray":
         raise ValueError("--address names a Ray cluster; add --engine ray.")
     # Half: a run gains from a second thread, and each holds its data in memory.
-    usual = max(1, cores() // 2)
+    usual = max(1, available_processors() // 2)
     if engine == "ray":
         return RayPool(work, address, workers, threads_each(usual))
     count = workers or usual

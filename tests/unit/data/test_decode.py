@@ -1,5 +1,6 @@
 import io
 import math
+import os
 import struct
 import threading
 import warnings
@@ -16,6 +17,7 @@ from PIL import Image
 from densekd.data.crops import random_resized_crop
 from densekd.data.decode import (
     UnreadableImage,
+    available_processors,
     centre_crop,
     decode_all,
     open_rgb,
@@ -334,3 +336,7 @@ def test_width_and_height_by_the_header_alone(tmp_path: Path) -> None:
     assert width_and_height(tmp_path / "cut.png") == (30, 20)
     with pytest.raises(UnreadableImage, match="No such file"):
         width_and_height(tmp_path / "none.png")
+
+
+def test_there_is_a_processor() -> None:
+    assert 1 <= available_processors() <= (os.cpu_count() or 1)
