@@ -1,11 +1,15 @@
 """Work on a model in a thread, done again whenever the model changes."""
 
+import logging
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
+from densekd.checks import first_line
 from densekd.model.model import Model
+
+logger = logging.getLogger(__name__)
 
 
 class ModelFollower(ABC):
@@ -41,4 +45,16 @@ class ModelFollower(ABC):
 
     @abstractmethod
     def _work(self, revision: object) -> None:
-        """Work in the thread; count `version` up whenever there is something to show."""
+        """Work in the thread; count `version` up whenever there is something to show.
+
+        It must raise nothing, because nobody would see it; `problem_of` puts an error into words.
+        """
+
+
+def problem_of(error: Exception) -> str:
+    """A sentence for the page; the traceback of an unexpected error is logged."""
+    if isinstance(error, ValueError | OSError):
+        return str(error)
+    logger.error("An unexpected error:", exc_info=error)
+    kind = type(error).__name__
+    return f"This should not happen ({kind}: {first_line(error)}); the terminal says more."

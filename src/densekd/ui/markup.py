@@ -22,9 +22,10 @@ def prediction_cards(predictions: Sequence[PhotoPrediction]) -> str:
 
 
 def _card(prediction: PhotoPrediction) -> str:
+    photo = prediction.photo
     return (
-        f"<figure class='kd-card'>{_photo(prediction.photo)}{_answer(prediction)}"
-        f"<figcaption>{html.escape(prediction.photo.name)}</figcaption></figure>"
+        f"<figure class='kd-card'>{_image(photo.id, photo.name)}{_answer(prediction)}"
+        f"<figcaption>{html.escape(photo.name)}</figcaption></figure>"
     )
 
 
@@ -94,7 +95,7 @@ def _tile(photo: Upload) -> str:
     name = html.escape(photo.name)
     return (
         f"<li><button data-photo='{photo.id}' aria-pressed='false' aria-label='Select {name}'"
-        f" title='{name}'>{_photo(photo)}</button>"
+        f" title='{name}'>{_image(photo.id, photo.name)}</button>"
         f"<button data-act='remove' aria-label='Remove {name}'>&times;</button></li>"
     )
 
@@ -177,7 +178,7 @@ def confusions(found: Sequence[Confusion], tested: int) -> str:
 
 
 def _confusion(found: Confusion) -> str:
-    tiles = "".join(f"<li>{_kept_photo(image)}</li>" for image in found.images[:_MAX_WRONG])
+    tiles = "".join(f"<li>{_image(image_id(image))}</li>" for image in found.images[:_MAX_WRONG])
     return (
         f"<section><header><h3>{html.escape(found.label)}</h3> taken for "
         f"<h3>{html.escape(found.guess)}</h3><span class='kd-dim'>{len(found.images)} of "
@@ -201,10 +202,10 @@ def suspects(found: Sequence[Suspect]) -> str:
 
 
 def _suspect(found: Suspect) -> str:
-    label, guess, photo = html.escape(found.label), html.escape(found.guess), found.image
+    label, guess, photo = html.escape(found.label), html.escape(found.guess), image_id(found.image)
     return (
-        f"<li><button data-photo='{image_id(photo)}' aria-pressed='false'"
-        f" aria-label='Select photo of {label}'>{_kept_photo(photo)}</button>"
+        f"<li><button data-photo='{photo}' aria-pressed='false'"
+        f" aria-label='Select photo of {label}'>{_image(photo)}</button>"
         f"<p>Taught as <b>{label}</b>, looks like <b>{guess}</b></p></li>"
     )
 
@@ -258,14 +259,9 @@ def _bar(label: str, share: float, kind: str) -> str:
     )
 
 
-def _photo(photo: Upload) -> str:
-    """A photo, which the server sends only when it comes into view."""
-    return f"<img src='/photo/{photo.id}' loading='lazy' alt='{html.escape(photo.name)}'>"
-
-
-def _kept_photo(image: bytes) -> str:
-    """A photo that the model keeps."""
-    return f"<img src='/photo/{image_id(image)}' loading='lazy' alt=''>"
+def _image(photo: str, name: str = "") -> str:
+    """The photo with this id, which the server sends only when it comes into view."""
+    return f"<img src='/photo/{photo}' loading='lazy' alt='{html.escape(name)}'>"
 
 
 def _photos(count: int) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.model.model import Prediction
-from densekd.ui.follower import ModelFollower
+from densekd.ui.follower import ModelFollower, problem_of
 from densekd.ui.uploads import Upload, delete_uploads
 
 
@@ -53,8 +53,8 @@ class PhotoPredictor(ModelFollower):
         try:
             model = self._open(revision)
             image = open_rgb(photo.file, model.image_size)
+            return PhotoPrediction(photo, model.predict([image], self.top)[0])
         except UnreadableImage as error:
             return PhotoPrediction(photo, problem=f"Can't read this file: {error}.")
-        except (ValueError, OSError) as error:
-            return PhotoPrediction(photo, problem=str(error))
-        return PhotoPrediction(photo, model.predict([image], self.top)[0])
+        except Exception as error:
+            return PhotoPrediction(photo, problem=problem_of(error))

@@ -47,11 +47,8 @@ class RequestFilter:
         refusal = self._refusal(scope)
         if refusal is None and scope["path"] == _EVENT_PATH:
             body = await _body(Request(scope, receive))
-            refusal = (
-                None
-                if body is not None and not _names_files(body)
-                else "File access is not allowed."
-            )
+            if body is None or _names_files(body):
+                refusal = "File access is not allowed."
             receive = _replay_body(body or b"", receive)
         if refusal is not None:
             await PlainTextResponse(refusal, 403)(scope, receive, send)

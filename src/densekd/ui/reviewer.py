@@ -4,7 +4,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from densekd.model.frozen.review import Confusion, Suspect, find_confusions, find_suspects
-from densekd.ui.follower import ModelFollower
+from densekd.ui.follower import ModelFollower, problem_of
 
 _MAX_SUSPECTS = 12
 
@@ -27,8 +27,8 @@ class Reviewer(ModelFollower):
             self.tested = sum(each.tested for each in model.entry.update.classes)
             self._show(confusions, [])  # at once; what follows takes seconds
             self._show(confusions, find_suspects(model, _MAX_SUSPECTS))
-        except (ValueError, OSError) as error:
-            self.tested, self.problem = None, str(error)
+        except Exception as error:
+            self.tested, self.problem = None, problem_of(error)
             self._show([], [])
 
     def _show(self, confusions: list[Confusion], suspects: list[Suspect]) -> None:

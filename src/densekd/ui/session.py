@@ -76,19 +76,17 @@ class Session:
 
     def look(self, sent: object) -> None:
         """Start to predict what the photos that were dropped show."""
-        uploads = self._receive(sent)
-        try:
-            if len(uploads) > _MAX_PREDICTED:
-                raise ValueError(
-                    f"{len(uploads):,} photos are too many for the page; use "
-                    f"`densekd predict {self.folder} FOLDER` for whole folders."
-                )
-            if self.revision() is None:
-                raise ValueError("The model has no classes yet; teach it first.")
-        except ValueError:
-            delete_uploads(uploads)
-            raise
-        self.predictor.show(uploads, self.revision())
+        uploads, revision = self._receive(sent), self.revision()
+        if len(uploads) <= _MAX_PREDICTED and revision is not None:
+            self.predictor.show(uploads, revision)
+            return
+        delete_uploads(uploads)
+        if len(uploads) > _MAX_PREDICTED:
+            raise ValueError(
+                f"{len(uploads):,} photos are too many for the page; use "
+                f"`densekd predict {self.folder} FOLDER` for whole folders."
+            )
+        raise ValueError("The model has no classes yet; teach it first.")
 
     def drop(self, sent: object, name: str) -> None:
         """Add dropped photos to the basket; ``name`` is the class of those without a folder."""
@@ -124,17 +122,25 @@ class Session:
         uploads = self.basket.photos()
         self._check(uploads, options)
         place = Path(tempfile.mkdtemp(prefix="update-", dir=self._uploads.parent))
-        link_by_class(uploads, place)
 
-        def clean_up(job: UpdateJob) -> None:
+        def clean_up(*, taught: bool) -> None:
             shutil.rmtree(place, ignore_errors=True)
-            if job.update is None:
-                self.basket.add(uploads)
-            else:
+            if taught:
                 delete_uploads(uploads)
+            else:
+                self.basket.add(uploads)
 
+        # Before the job starts, whose thread may give them back at once.
         self.basket.take(upload.id for upload in uploads)
-        self.job = UpdateJob(UpdateInput(self.folder, place, options), clean_up)
+        try:
+            link_by_class(uploads, place)
+            self.job = UpdateJob(
+                UpdateInput(self.folder, place, options),
+                lambda job: clean_up(taught=job.update is not None),
+            )
+        except BaseException:  # as when no process can be started
+            clean_up(taught=False)
+            raise
         self.updates += 1
 
     def correct(self, photos: Sequence[str], *, remove: bool) -> None:

@@ -1,6 +1,8 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -89,4 +91,24 @@ def test_a_model_that_cannot_be_opened_is_a_problem(tmp_path: Path, photos: list
     predictor.show(photos[:1], 1)
     wait(predictor)
     assert "There is no model" in predictor.predictions[0].problem
+    predictor.close()
+
+
+def test_an_unexpected_error_is_a_problem(
+    tmp_path: Path,
+    photos: list[Upload],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(images: object, top: int) -> NoReturn:
+        raise RuntimeError("no memory is left")
+
+    monkeypatch.setattr(Model, "open", lambda folder: SimpleNamespace(image_size=8, predict=fail))
+    predictor = PhotoPredictor(tmp_path, top=1)
+    predictor.show(photos, 1)
+    wait(predictor)
+    good, bad = predictor.predictions
+    assert "RuntimeError: no memory is left" in good.problem
+    assert "Can't read this file" in bad.problem
+    assert "in fail" in caplog.text  # its traceback
     predictor.close()

@@ -1,11 +1,13 @@
 import io
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from PIL import Image
 
 from densekd.model.options import TeachOptions
+from densekd.ui import session as session_module
 from densekd.ui.session import Session
 
 
@@ -70,3 +72,21 @@ def test_teaching_needs_named_photos_of_two_classes(session: Session) -> None:
     assert session.job is None
     session.stop()
     session.close()
+
+
+def test_an_update_that_cannot_start_leaves_the_photos(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(*_: object) -> NoReturn:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(session_module, "UpdateJob", no_process)
+    for name in ("cat", "dog"):
+        session.drop(sent(session, 1), name)
+    photos = session.basket.photos()
+    with pytest.raises(OSError, match="no more processes"):
+        session.teach(TeachOptions())
+    assert session.basket.photos() == photos
+    assert all(photo.file.exists() for photo in photos)
+    assert session.job is None
+    assert list(session.inbox.parent.glob("update-*")) == []
