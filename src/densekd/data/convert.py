@@ -48,7 +48,7 @@ class ConvertOptions:
 
 
 def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = None) -> Dataset:
-    """Convert data in any usual form to a data set, with its images in memory.
+    """Convert data in any usual form to a data set; a large folder's images stay in their files.
 
     Args:
         data: a `Dataset`; the path of a folder with a sub-folder per class; arrays or tensors

@@ -148,7 +148,7 @@ def fingerprint(split: Split) -> str:
 def _described(files: Sequence[Path | bytes], place: int) -> bytes:
     """The content of a file, or the name and size of one in a folder."""
     if isinstance(files, FileContents) and files.checksums is not None:
-        return int(files.checksums[place]).to_bytes(4, "little")  # not all of a data set
+        return int(files.checksums[place]).to_bytes(4, "little")  # without reading the images
     if isinstance(files, FolderFiles):  # without making a path, for a million files
         name = files.name(place)
         size = os.stat(os.path.join(files.folder, name)).st_size

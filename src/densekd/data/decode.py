@@ -102,6 +102,13 @@ def centre_crop(
     return torch.from_numpy(np.asarray(resized).transpose(2, 0, 1).copy())
 
 
+def shrink(image: Image.Image, shorter: int) -> Image.Image:
+    """Resize an image whose shorter side has more than ``shorter`` pixels to that."""
+    factor = min(1.0, shorter / min(image.size))
+    width, height = (max(1, round(side * factor)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BICUBIC)
+
+
 def decode_all(
     files: Sequence[Path], size: int, on_progress: OnProgress | None = None
 ) -> tuple[Tensor, list[int], list[tuple[Path, str]]]:
@@ -211,7 +218,7 @@ def reading(file: Path | bytes) -> Iterator[Image.Image]:
 
 
 def too_large(width: int, height: int) -> bool:
-    """Whether an image has more pixels than Pillow's limit, to twice of which Pillow only warns."""
+    """Whether an image has more pixels than Pillow's limit; Pillow warns, but reads twice that."""
     limit = Image.MAX_IMAGE_PIXELS
     return limit is not None and width * height > limit
 

@@ -80,7 +80,7 @@ class FolderTable(NamedTuple):
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The files, all of which are given by name."""
+        """The files of a folder; those of a packed file have no paths."""
         return cast(Sequence[Path], self.files)
 
     def take(self, index: Tensor) -> "FolderTable":

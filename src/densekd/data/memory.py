@@ -119,7 +119,7 @@ class ExemplarMemory:
         self._kept = [_at_most(quota, images) for images in [*self._kept, *chosen]]
 
     def shrink(self) -> None:
-        """Keep no more of each class than the quota, which may be that of another memory."""
+        """Drop exemplars beyond the quota, such as those loaded from a memory with a larger one."""
         quota = self.quota.of(self.classes) if self._kept else 0
         self._kept = [_at_most(quota, images) for images in self._kept]
 

@@ -21,12 +21,12 @@ from typing import IO, Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from PIL import Image, features
+from PIL import features
 from torch.utils import data
 
 from densekd.data.batches import default_workers
 from densekd.data.dataset import FileImages, OnProgress
-from densekd.data.decode import UnreadableImage, content_of, muted, open_rgb, reading
+from densekd.data.decode import UnreadableImage, content_of, muted, open_rgb, reading, shrink
 from densekd.data.file_lists import ends_of
 from densekd.data.folder import FolderTable, LeftOut
 from densekd.data.packed import DTYPES, FORMAT, HEADER_BYTES, TENSORS, PackedFile
@@ -91,15 +91,12 @@ def encode_image(file: Path, options: PackOptions) -> bytes:
     if shorter is None or (plain and min(size) <= shorter):
         open_rgb(file)  # or raise
         return content_of(file)
-    image = open_rgb(file)
-    shrink = min(1.0, shorter / min(image.size))
-    width, height = (max(1, round(side * shrink)) for side in image.size)
-    out = io.BytesIO()
-    small = image.resize((width, height), Image.Resampling.BICUBIC)
+    small, out = shrink(open_rgb(file), shorter), io.BytesIO()
     try:
         small.save(out, "JPEG", quality=options.quality)
     except OSError as error:
-        raise UnreadableImage(f"it can't become a JPEG of {width} x {height} pixels") from error
+        pixels = f"{small.width} x {small.height} pixels"
+        raise UnreadableImage(f"it can't become a JPEG of {pixels}") from error
     return out.getvalue()
 
 

@@ -62,7 +62,7 @@ class PackedFile(FileContents):
         try:
             names = json.loads(self._tensors["classes"].tobytes())
             self.classes, self.part_names = tuple(names["classes"]), tuple(names["parts"])
-            "".join(self.classes + self.part_names).encode()  # or raise, also for half a character
+            "".join(self.classes + self.part_names).encode()  # or raise, also for a lone surrogate
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _damaged(path, "its classes can't be read") from error
         self._check()

@@ -152,6 +152,8 @@ def find_source(name: str, classes_file: Path | None = None) -> FoundImages | Pa
     kind, argument = parse(name)
     path = expand_home(argument)
     if kind == "folder":
+        if classes_file is not None:
+            raise ValueError(f"classes_file has no meaning for {name}; leave it out.")
         return find_images(path)
     if kind == "packed" or (kind.startswith("imagenet") and path.is_file()):
         return open_packed(path)

@@ -9,7 +9,15 @@ from PIL import Image
 
 from densekd.data.dataset import FileImages, PixelImages
 from densekd.data.imagenet import imagenet100_classes
-from densekd.data.sources import SOURCES, SourceOptions, count_classes, data_dir, load, parse
+from densekd.data.sources import (
+    SOURCES,
+    SourceOptions,
+    count_classes,
+    data_dir,
+    find_source,
+    load,
+    parse,
+)
 
 
 def save_images(folder: Path, count: int) -> None:
@@ -203,3 +211,8 @@ def test_classes_are_counted_without_reading_images(imagenet: Path, tmp_path: Pa
     assert count_classes("imagenet:x", names) == 2
     for unknown in ("hub:mine", "folder:nowhere", "npz:nowhere.npz", "imagenet:nowhere"):
         assert count_classes(unknown) is None
+
+
+def test_a_folder_is_not_packed_or_checked_whole_if_classes_are_chosen(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="classes_file has no meaning for folder"):
+        find_source(f"folder:{tmp_path}", tmp_path / "names.txt")
