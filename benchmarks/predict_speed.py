@@ -87,10 +87,10 @@ def frozen(place: Path, photos: Path, images: int) -> Measured:
             shutil.copy(file, place / "few" / folder.name)
     teach_model(place / "model", place / "few", TeachOptions())
     model, files = FrozenModel.open(place / "model"), image_files(photos)[:images]
-    groups = list(model.read(files).split(BATCH))
+    batches = model.read(files).split(BATCH)
 
     def bare() -> None:
-        list(map_batches(lambda some: [model.backbone.features(x) for x in some], groups, 1))
+        list(map_batches(model.backbone.features, batches))
 
     return Measured(model, files, bare)
 

@@ -63,6 +63,10 @@ class LearnDisplay(Display, TeachObserver):
         """Say that there is nothing to do."""
         self.say(f"These images were already learned in step {step}; showing its result.")
 
+    def finetuned_before(self) -> None:
+        """Say that there is nothing to do."""
+        self.say("The model was already fine-tuned like this; showing the result.")
+
     def epoch(self, report: TrainingProgress) -> str:
         """The current epoch, and the time left."""
         left = self.estimate.left(report)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
+from densekd.files import expand_home
 from densekd.model.pointer import Pointer, warn_once
 from densekd.model.store import FROZEN, HistoryEntry, Store
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts, sound_content
@@ -91,7 +92,7 @@ class Model(ABC):
 
         While another process updates the model, this opens the state before or after the update.
         """
-        folder = Path(folder)
+        folder = expand_home(folder)
         store = Store(folder)
         pointer = store.existing()
         step = pointer.step if step is None else step

@@ -1,6 +1,5 @@
-"""Work on many files in several threads, a batch each."""
+"""Decode and compute in several threads, a batch each."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,21 +14,17 @@ _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
-def map_batches(
-    work: Callable[[Sequence[_In]], Sequence[_Out]], inputs: Sequence[_In], most: int
-) -> Generator[_Out]:
-    """Map ``work``, which takes a batch of at most ``most`` inputs, over all inputs, in order.
+def map_batches(work: Callable[[_In], _Out], batches: Sequence[_In]) -> Generator[_Out]:
+    """Map ``work`` over batches, in order.
 
     Each thread gets cores of its own: otherwise a thread that decodes makes the others wait within
     every layer of the network.
     """
-    if not inputs:
+    if not batches:
         return
     threads = torch.get_num_threads()
-    size = min(most, math.ceil(len(inputs) / threads))
-    batches = [inputs[i : i + size] for i in range(0, len(inputs), size)]
     workers = min(threads, len(batches))
-    waiting: deque[Future[Sequence[_Out]]] = deque()
+    waiting: deque[Future[_Out]] = deque()
     pool = ThreadPoolExecutor(
         workers, initializer=torch.set_num_threads, initargs=(threads // workers,)
     )
@@ -39,9 +34,9 @@ def map_batches(
                 for batch in batches:
                     waiting.append(pool.submit(work, batch))
                     if len(waiting) > 2 * workers:
-                        yield from waiting.popleft().result()
+                        yield waiting.popleft().result()
                 while waiting:
-                    yield from waiting.popleft().result()
+                    yield waiting.popleft().result()
             finally:  # when the caller stops early, so that it needn't wait for the rest
                 for future in waiting:
                     future.cancel()

@@ -1,9 +1,13 @@
 """Predict many image files: several threads decode and compute, a batch each."""
 
+import math
 import os
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from densekd.data.decode import image_endings
 from densekd.model.frozen.backbone import BATCH
@@ -23,7 +27,11 @@ def predict_files(model: Model, files: Sequence[Path], top: int = 1) -> Generato
     """The ``top`` likeliest classes of each file, in the order of the files."""
     model.prepare()
     # In larger batches, threads would wait for the last one at the end.
-    return map_batches(lambda batch: _predict_batch(model, batch, top), files, BATCH)
+    size = max(1, min(BATCH, math.ceil(len(files) / torch.get_num_threads())))
+    batches = [files[i : i + size] for i in range(0, len(files), size)]
+    with closing(map_batches(lambda some: _predict_batch(model, some, top), batches)) as found:
+        for batch in found:
+            yield from batch
 
 
 def image_files(folder: Path) -> list[Path]:

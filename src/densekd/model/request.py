@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from densekd.config.settings_tree import digest
 from densekd.data.dataset import OnProgress
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
@@ -47,6 +46,9 @@ class TeachObserver(Callback):
     def repeated(self, step: int) -> None:
         """Called if the same update was done before, in ``step``: nothing is done."""
 
+    def finetuned_before(self) -> None:
+        """Called if the same fine-tuning was done before, kept or not: nothing is done."""
+
 
 @dataclass(frozen=True)
 class UpdateRequest(ABC):
@@ -76,7 +78,7 @@ class UpdateRequest(ABC):
     @property
     def pending(self) -> Path:
         """The folder of what was done so far."""
-        return self.store.folder / "pending" / digest([self.digest, self.parent])
+        return self.store.pending_update(self.digest, self.parent)
 
     @classmethod
     @abstractmethod

@@ -40,7 +40,8 @@ from densekd.training.checkpoint import DamagedCheckpoint, load_facts
 FROZEN = "frozen features"
 # The folder in ``pending`` of a change that takes seconds, so that it is never continued.
 EDIT = "edit"
-_REPLACED = "replaced"
+# What earlier versions may have left there of a correction.
+_LEFTOVERS = ("corrected", "replaced")
 
 logger = logging.getLogger(__name__)
 
@@ -200,11 +201,20 @@ class Store:
         os.replace(prepared, place)
         sync_folder(place.parent)
         self.point(Pointer(step, step + 1))
-        shutil.rmtree(self.folder / "pending", ignore_errors=True)
+        shutil.rmtree(self.pending, ignore_errors=True)
 
     def point(self, pointer: Pointer) -> None:
         """Change the current step, atomically."""
         write_pointer(self.folder, pointer)
+
+    @property
+    def pending(self) -> Path:
+        """The folder of what is unfinished."""
+        return self.folder / "pending"
+
+    def pending_update(self, asked: str, parent: int | None) -> Path:
+        """The folder of an unfinished update of the step ``parent``, whose digest is ``asked``."""
+        return self.pending / digest([asked, parent])
 
     @property
     def aside(self) -> Path:
@@ -214,7 +224,7 @@ class Store:
     def _clear(self, place: Path, prepared: Path) -> None:
         """Make room for a step: what the same update left is replaced, anything else kept."""
         if _same_update(place, prepared):
-            replaced = prepared.with_name(_REPLACED)
+            replaced = prepared.with_name("replaced")
             shutil.rmtree(replaced, ignore_errors=True)
             os.replace(place, replaced)
         else:
@@ -223,16 +233,16 @@ class Store:
 
     def _finish_commit(self, pointer: Pointer) -> None:
         """Remove what was left by an update that was killed after its step counted, or an edit."""
-        pending, done = self.folder / "pending", {EDIT, _REPLACED}
-        if not pending.exists():
+        if not self.pending.exists():
             return
+        done = [self.pending / name for name in (EDIT, *_LEFTOVERS)]
         with suppress(DamagedCheckpoint, FileNotFoundError):
             facts = self.facts(pointer.step)
-            done.add(digest([facts["asked"], facts["parent"]]))
-        for name in done:
-            shutil.rmtree(pending / name, ignore_errors=True)
+            done.append(self.pending_update(facts["asked"], facts["parent"]))
+        for place in done:
+            shutil.rmtree(place, ignore_errors=True)
         with suppress(OSError):  # another update waits to be continued
-            pending.rmdir()
+            self.pending.rmdir()
 
     @property
     def erasing(self) -> Path:
@@ -260,8 +270,8 @@ class Store:
             yield
 
     def tidy(self) -> None:
-        """Remove what a killed command left, unless another process is changing the model."""
-        with suppress(ValueError), self.locked():
+        """Remove what a killed command left, unless the model is in use or can't be written."""
+        with suppress(ValueError, OSError), self.locked():
             pass
 
     @contextmanager

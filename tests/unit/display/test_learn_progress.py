@@ -73,10 +73,12 @@ def test_a_file_gets_few_lines() -> None:
     observer.report(report("train", 0, 1))
     observer.doing("testing")
     observer.repeated(3)
+    observer.finetuned_before()
     assert written(console) == [
         plan_sentence(PLAN),
         "Resuming where it stopped.",
         "These images were already learned in step 3; showing its result.",
+        "The model was already fine-tuned like this; showing the result.",
     ]
 
 

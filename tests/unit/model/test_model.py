@@ -9,7 +9,8 @@ from PIL import Image
 
 from densekd.data.dataset import PixelImages
 from densekd.data.decode import UnreadableImage, centre_crop
-from densekd.model.model import history, undo
+from densekd.model.frozen.backbone import BATCH
+from densekd.model.model import Model, Prediction, history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
 from densekd.model.teach import teach_model
@@ -112,6 +113,11 @@ def test_earlier_steps_can_be_opened(taught: Path) -> None:
         TrainedModel.open(taught, 2)
 
 
+def test_a_home_folder_is_found(taught: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(taught.parent))
+    assert Model.open("~/model").folder == taught
+
+
 def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
     before = TrainedModel.open(model, 0).learner.state().tensors
     assert undo(model).step == 0
@@ -166,6 +172,22 @@ def test_files_are_predicted_in_order(taught: Path, tmp_path: Path) -> None:
     assert [each[0].probability for each in given] == pytest.approx(
         [each[0].probability for each in expected], abs=1e-6
     )
+
+
+def test_files_are_predicted_in_batches_that_fit_the_cache(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sizes = TrainedModel.open(taught), list[int]()
+    picture("red", 0).save(tmp_path / "red.png")
+    predict = model.predict
+
+    def counted(pixels: torch.Tensor, top: int) -> list[Prediction]:
+        sizes.append(len(pixels))
+        return predict(pixels, top)
+
+    monkeypatch.setattr(model, "predict", counted)
+    assert len(list(predict_files(model, 50 * [tmp_path / "red.png"]))) == sum(sizes) == 50
+    assert max(sizes) <= BATCH
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -1,11 +1,13 @@
 """No state is lost with the file that says which of them is current."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from densekd.model.frozen.edit import rename_class
 from densekd.model.frozen.erase import erase
@@ -175,7 +177,22 @@ def test_folders_that_only_look_like_steps_are_ignored(tmp_path: Path) -> None:
 def test_an_unfinished_update_is_not_removed(model: Path) -> None:
     waiting = model / "pending" / "0123456789ab" / "epochs"
     waiting.mkdir(parents=True)
-    (model / "pending" / "edit" / "state").mkdir(parents=True)
+    for left in ("edit/state", "corrected", "replaced"):  # the last two by earlier versions
+        (model / "pending" / left).mkdir(parents=True)
     undo(model)
-    assert waiting.exists()
-    assert not (model / "pending" / "edit").exists()
+    assert [*(model / "pending").rglob("*")] == [waiting.parent, waiting]
+
+
+def test_a_repeated_update_of_a_model_that_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images = tmp_path / "model", fill(tmp_path / "images", {"red": 2, "green": 2})
+    update = teach_model(model, images, TeachOptions())
+    (model / "pending" / "edit").mkdir(parents=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    assert teach_model(model, images, TeachOptions()) == update
+    assert (model / "pending" / "edit").exists()

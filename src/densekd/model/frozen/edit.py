@@ -1,7 +1,6 @@
 """Change what a model was taught: forget or correct photos, and forget, rename, merge classes."""
 
 import time
-import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from densekd.checks import is_folder_name
 from densekd.data.folder import quote_names
 from densekd.files import read_regular_file
 from densekd.model.frozen.model import FrozenModel
@@ -23,15 +23,10 @@ _MOST_BYTES = 1 << 30  # of a photo
 
 
 def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
-    """Make a step without these classes and photos; `undo` brings them back.
+    """Make a step without these classes, and photos of any class; `undo` brings them back.
 
     The head is the one that is fitted if they were never taught. A photo is found by its content,
     so the file may have another name than when it was taught.
-
-    Args:
-        folder: the model's folder.
-        classes: to be forgotten.
-        files: photos to be forgotten, whatever their class.
     """
     began, store = time.monotonic(), editable_store(folder)
     if not classes and not files:
@@ -151,7 +146,7 @@ def commit_edit(
         renamed=renamed,
         edit=edit,
     )
-    return update.commit(model.folder / "pending" / EDIT / "state", began)
+    return update.commit(store.pending / EDIT / "state", began)
 
 
 def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> None:
@@ -205,9 +200,7 @@ def _file_photos(model: FrozenModel, files: Sequence[Path]) -> Tensor:
 
 
 def _check_name(name: str) -> None:
-    """Raise if a class can't have this name: it must be fit for the name of a folder."""
-    odd = any(unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") for letter in name)
-    if odd or not name.strip() or name in (".", "..") or {*name} & {"/", "\\"}:
+    if not is_folder_name(name):
         raise ValueError(
             f"A class can't be called {name!r}; choose a name without slashes, backslashes and "
             "control characters."

@@ -40,18 +40,14 @@ class Erasure(NamedTuple):
 
 
 def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
-    """Make a step without these classes and photos, and erase them from all other steps.
+    """Make a step without these classes, and photos of any class; erase them from all other steps.
 
     Nothing of the photos is left in the model's files: features, images, hashes, what heads learned
     from them. Photos are told by their content, so a photo of such a class is also erased from
     other classes that it was taught as. A step may have no class left, and can't be opened then.
 
-    If the process is killed, the model still opens; repeat the call to finish, or give no classes.
-
-    Args:
-        folder: the model's folder.
-        classes: names that a class has, or had in any step.
-        files: photos to be erased, whatever their class.
+    ``classes`` are names that a class has, or had in any step. If the process is killed, the model
+    still opens; repeat the call to finish, or give no classes.
     """
     store = editable_store(folder)
     with store.locked(to_erase=True):
@@ -153,7 +149,7 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
 
 def _delete_what_is_no_step(store: Store, pointer: Pointer) -> None:
     """Delete what is unfinished, set aside, or was never made a step: nothing is erased from it."""
-    for place in (store.folder / "pending", store.aside):
+    for place in (store.pending, store.aside):
         if place.exists():
             shutil.rmtree(place)
     for step in [n for n in step_numbers(store.folder) if n >= pointer.steps]:

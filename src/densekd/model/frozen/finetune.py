@@ -90,21 +90,16 @@ def finetune_model(
 
     Like `densekd.model.teach.teach_model` it changes nothing until it is finished, continues where
     it was interrupted and ends with the same bits, and does nothing if it was done before.
-
-    Args:
-        folder: the model's folder.
-        options: how to train.
-        observer: receives the progress, and may stop it.
-        began: when the budget began to count, by the monotonic clock; by default now.
+    ``began`` is when the budget began to count, by the monotonic clock; by default now.
     """
     store, observer = Store(folder), observer or TeachObserver()
     store.existing()
     with store.locked():
         model, asked = _open(folder), digest(["finetune", asdict(options)])
         if model.facts["asked"] == asked:
-            observer.repeated(model.step)
+            observer.finetuned_before()
             return Finetuned(True, model.entry.update)
-        pending = store.folder / "pending" / digest([asked, model.step])
+        pending = store.pending_update(asked, model.step)
         return _Finetuning(store, model, options, asked, pending).carry_out(observer, began)
 
 
@@ -152,7 +147,7 @@ class _Finetuning:
         """Train, compute all features anew, fit the head, test; commit if it is better."""
         started, rejected = time.monotonic(), self.pending / "rejected.json"
         if rejected.exists():
-            observer.repeated(self.model.step)
+            observer.finetuned_before()
             return Finetuned(False, update_from_json(read_sealed_json(rejected, unsealed=True)))
         epochs = self._affordable_epochs(observer, started if began is None else began)
         checkpoints = Checkpoints(self.pending / "epochs")
@@ -249,12 +244,12 @@ class _Finetuning:
         """The photos whose images are kept, with their features by another backbone."""
         photos, rows = self.model.photos.take(self.kept), list[Tensor]()
 
-        def compute(groups: Sequence[Sequence[bytes]]) -> list[Tensor]:
-            return [backbone.features(self.model.crops(group)) for group in groups]
+        def compute(jpegs: Sequence[bytes]) -> Tensor:
+            return backbone.features(self.model.crops(jpegs))
 
         progress = stoppable(observer.reading, observer)
-        groups = [photos.jpegs[i : i + BATCH] for i in range(0, len(photos), BATCH)]
-        for features in map_batches(compute, groups, 1):
+        batches = [photos.jpegs[i : i + BATCH] for i in range(0, len(photos), BATCH)]
+        for features in map_batches(compute, batches):
             rows += features
             progress(len(rows), len(photos))
         return replace(photos, features=torch.stack(rows).half())

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import OnProgress
-from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb
+from densekd.data.decode import (
+    UnreadableImage,
+    centre_crop,
+    in_threads,
+    open_rgb,
+    shorter_side,
+)
 from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
 from densekd.data.selection import herding
 from densekd.files import read_sealed_json, write_sealed_json
@@ -151,16 +157,16 @@ class FrozenRequest(UpdateRequest):
         unreadable: list[tuple[int, str]] = [(at, why) for at, why in saved.facts["unreadable"]]
         done, last = len(rows) + len(unreadable), time.monotonic()
         progress = stoppable(observer.reading, observer)
-        # Always the same groups, so that a resumed update ends with the same bits.
-        groups = [files[i : i + BATCH] for i in range(done, len(files), BATCH)]
+        # Always the same batches, so that a resumed update ends with the same bits.
+        batches = [files[i : i + BATCH] for i in range(done, len(files), BATCH)]
         try:
-            for group in map_batches(self._computed, groups, 1):
-                for place, result in enumerate(group, done):
+            for batch in map_batches(self._computed, batches):
+                for place, result in enumerate(batch, done):
                     if isinstance(result, str):
                         unreadable.append((place, result))
                     else:
                         rows.append(result)
-                done += len(group)
+                done += len(batch)
                 progress(done, len(files))
                 if time.monotonic() - last > _SAVE_SECONDS:
                     checkpoints.save(done, _features_state(rows, unreadable))
@@ -178,7 +184,7 @@ class FrozenRequest(UpdateRequest):
         check_usable(self.source, counts, self.known)
         return _trainable(readable, self.known), torch.stack(rows)
 
-    def _computed(self, groups: Sequence[Sequence[PhotoFile]]) -> list[list[Tensor | str]]:
+    def _computed(self, files: Sequence[PhotoFile]) -> list[Tensor | str]:
         """The features of each photo in half precision, or why it can't be read."""
         size = self.backbone.size
 
@@ -188,7 +194,7 @@ class FrozenRequest(UpdateRequest):
         def features(pixels: Tensor) -> Sequence[Tensor]:
             return self.backbone.features(pixels).half().unbind()
 
-        return [compute_readable(group, crop, features) for group in groups]
+        return compute_readable(files, crop, features)
 
     def _photos(self, files: Sequence[PhotoFile], features: Tensor, ranks: Tensor) -> Photos:
         """The photos of this update, with the images of some."""
@@ -203,17 +209,18 @@ class FrozenRequest(UpdateRequest):
             room = _KEPT - int((earlier == rank).sum())
             if len(own) and room > 0:
                 kept[own[herding([features[own].float()], room)[0]]] = True
-        shorter = round(self.backbone.size * 256 / 224)
+        shorter = shorter_side(self.backbone.size)
         encode = [photo.file if keep else None for photo, keep in zip(files, kept, strict=True)]
         jpegs = in_threads(lambda f: b"" if f is None else _kept_jpeg(f, shorter), encode)
         return Photos(hash_rows([photo.hash for photo in files]), features, test, tuple(jpegs))
 
     def _seconds_per_photo(self, observer: TeachObserver) -> float:
-        groups = [self.files[i : i + BATCH] for i in range(0, min(_TIMED, len(self.files)), BATCH)]
-        for timed in (groups[:1], groups):  # the first one warms up
+        files = self.files[:_TIMED]
+        batches = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
+        for timed in (batches[:1], batches):  # the first one warms up
             began, done = time.monotonic(), 0
-            for group in map_batches(self._computed, timed, 1):
-                done += len(group)
+            for batch in map_batches(self._computed, timed):
+                done += len(batch)
                 if observer.stop():
                     raise Stopped
         return (time.monotonic() - began) / done

@@ -27,13 +27,16 @@ class Recorder(TeachObserver):
     def __init__(self, batches: int | None = None) -> None:
         self.left = batches
         self.plans: list[Plan] = []
-        self.repeats: list[int] = []
+        self.repeats: list[int | str] = []
 
     def planned(self, plan: Plan) -> None:
         self.plans.append(plan)
 
     def repeated(self, step: int) -> None:
         self.repeats.append(step)
+
+    def finetuned_before(self) -> None:
+        self.repeats.append("fine-tuned")
 
     def stop(self) -> bool:
         if self.left is not None:
@@ -97,7 +100,7 @@ def test_it_is_kept_if_accuracy_rises(worse: Path, first: Path, tmp_path: Path) 
     again = Recorder()
     assert finetune_model(worse, SHORT, again) == result
     assert teach_model(worse, fill(tmp_path / "images", SECOND), DEFAULT, again).step == 1
-    assert again.repeats == [2, 1]
+    assert again.repeats == ["fine-tuned", 1]
     teach_model(worse, fill(tmp_path / "images", {"yellow": 2}), DEFAULT)
     opened = FrozenModel.open(worse)
     assert (opened.facts["backbone"], opened.facts["photos"]) == (2, [2, 3])
@@ -114,7 +117,7 @@ def test_it_is_not_kept_if_accuracy_does_not_rise(model: Path) -> None:
     assert [file.name for file in pending.iterdir()] == ["rejected.json"]
     recorder = Recorder()
     assert finetune_model(model, SHORT, recorder) == result
-    assert (recorder.plans, recorder.repeats) == ([], [1])
+    assert (recorder.plans, recorder.repeats) == ([], ["fine-tuned"])
 
 
 def test_an_interruption_changes_no_bit(worse: Path, tmp_path: Path) -> None:
