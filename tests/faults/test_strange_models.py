@@ -92,6 +92,7 @@ def forge_settings(model: Path, old: str, new: str) -> None:
         ('network = "resnet8"', 'network = "resnet2000000"', "There is no CIFAR ResNet-2000000"),
         ('network = "resnet8"', 'network = "wrn-10-99999999"', "There is no WRN-10-99999999"),
         ('network = "resnet8"', 'network = "wrn-1198-32"', "another network"),
+        ('network = "resnet8"', 'network = "mine.py:x"', "names code, mine.py:x"),
         ('network = "resnet8"', 'network = "hf:some/model"', "hf:some/model can't be loaded"),
         ("image_size = 8", "image_size = 100000", "100000"),
     ],

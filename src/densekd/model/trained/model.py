@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
@@ -28,7 +29,7 @@ from densekd.training.checkpoint import (
     save_state,
     sound_content,
 )
-from densekd.training.engine import Engine
+from densekd.training.engine import Engine, has_accelerator
 from densekd.training.inference import cosines
 from densekd.training.learner import Learner
 
@@ -66,7 +67,6 @@ class TrainedModel(Model):
                 config, (facts["mean"], facts["std"]), make_engine(on_this_computer(config))
             )
         learner.load_state(State(facts["learner"], tensors))
-        learner.network.eval()
         return cls(folder, step, facts, config, learner)
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:
@@ -120,14 +120,15 @@ class TrainedModel(Model):
 
 def on_this_computer(config: Config) -> Config:
     """The settings on the processor if the model's own device isn't here."""
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if here.get(config.engine.accelerator, True):
+    if has_accelerator(config.engine.accelerator):
         return config
     return replace(config, engine=replace(config.engine, accelerator="cpu"))
 
 
 def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> None:
-    """Raise if opening a model would take much memory for what its settings alone say."""
+    """Raise if opening a model would take much memory for what its settings alone say, or code."""
+    for name in own_references(config).values():
+        raise DamagedCheckpoint(f"{file} names code, {name}, but a model opens without any.")
     size, classes = config.data.image_size, learned["classes"]
     if size is None or not 1 <= size <= LARGEST_IMAGE:
         raise DamagedCheckpoint(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from densekd.config.defaults import default_settings
+from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import given, merge, override
 from densekd.methods.registry import baseline_of
@@ -71,6 +72,11 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
     if not 1 <= (config.data.image_size or size) <= LARGEST_IMAGE:
         raise ValueError(
             f"The image size must be from 1 to {LARGEST_IMAGE}, not {config.data.image_size}."
+        )
+    for name in own_references(config).values():
+        raise ValueError(
+            f"{name} is code of your own, but a model opens without any; leave it out, or use it "
+            "in `densekd run`."
         )
     if config.engine.ranks != 1:
         raise ValueError("A model is taught on one device; leave engine.devices and nodes at 1.")

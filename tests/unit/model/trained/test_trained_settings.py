@@ -62,6 +62,20 @@ def test_fixed_settings_of_a_model_cannot_change(options: dict[str, object], wor
         update_settings(config, TeachOptions(**options), 32)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"network": "mine.py:x"},
+        {"method": "mine.py:x"},
+        {"method": "mine.py:x+rdkd"},
+        {"overrides": ("memory.selection=mine.py:x",)},
+    ],
+)
+def test_code_of_ones_own_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"^mine\.py:x is code of your own.*densekd run"):
+        first(**options)
+
+
 def test_epochs_depend_on_the_number_of_images() -> None:
     config, options = first(), TeachOptions()
     base = with_schedule(config, "base", options, 10, 2).training.base
