@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from densekd import __version__
 from densekd.data.dataset import OnProgress
+from densekd.data.decode import shorter_side
 from densekd.files import to_json, write_atomically
 from densekd.model.model import Model
 from densekd.model.quantise import Int8Comparison, compare_int8, quantise
@@ -125,7 +126,7 @@ def _metadata(model: Model) -> dict[str, Any]:
     return {
         "labels": list(model.classes),
         "image_size": size,
-        "resize_shorter_side": round(size * 256 / 224),
+        "resize_shorter_side": shorter_side(size),
         "resample": model.resample.name,
         "preprocessing": "RGB, upright, transparent parts white; the shorter side to "
         f"resize_shorter_side, {model.resample.name.lower()}; the centre of image_size x "

@@ -15,6 +15,7 @@ _HISTORY = 20
 _SUFFICIENT = 1e-4  # of the decrease that the slope promises
 _SHORTEST = 1e-4  # steps below it are rounding
 _GOLDEN = (math.sqrt(5) - 1) / 2
+_NARROW = 1e-6  # the interval in which a search ends
 
 
 def lbfgs(
@@ -77,13 +78,11 @@ def _direction(gradient: Tensor, past: deque[_Step]) -> Tensor:
     return direction
 
 
-def golden_section(
-    loss: Callable[[float], float], low: float, high: float, tolerance: float = 1e-6
-) -> float:
+def golden_section(loss: Callable[[float], float], low: float, high: float) -> float:
     """The place between ``low`` and ``high`` where a loss of one valley is smallest."""
     inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
     values = [loss(place) for place in inner]
-    while high - low > tolerance:
+    while high - low > _NARROW:
         if values[0] <= values[1]:
             high, inner[1], values[1] = inner[1], inner[0], values[0]
             inner[0] = high - _GOLDEN * (high - low)

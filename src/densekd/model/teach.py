@@ -14,15 +14,11 @@ def teach_model(
 ) -> Update:
     """Teach a model the classes in a folder of images; makes the model if there is none.
 
+    ``source`` has a sub-folder of images for each class, or ``train`` and ``val`` with such.
+
     The model doesn't change until the update is finished and verified. Repeat the call to continue
     an interrupted update; it ends with the same weights, bit for bit. If the last update was the
     same, nothing is done. Raises `Stopped` if ``observer`` asked for it; progress is saved.
-
-    Args:
-        folder: the model's folder.
-        source: has a sub-folder of images for each class, or ``train`` and ``val`` with such.
-        options: how to teach.
-        observer: receives the progress.
     """
     observer, began = observer or TeachObserver(), time.monotonic()
     request = _read(folder, source, options, observer)

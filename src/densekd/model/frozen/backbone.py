@@ -19,11 +19,9 @@ BATCH, _BATCH_ON_CUDA = 16, 64
 
 
 class FrozenBackbone(nn.Module):
-    """A pretrained network in evaluation mode, with the size and normalisation it was trained on.
+    """The pretrained network called ``network``, with the size and normalisation it was trained on.
 
-    Args:
-        network: its name, such as ``lite0``.
-        backbone: the network itself.
+    It is in evaluation mode.
     """
 
     mean: Tensor

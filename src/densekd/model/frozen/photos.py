@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from densekd.data.decode import open_rgb, width_and_height
+from densekd.data.decode import open_rgb, shrink, width_and_height
 from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
 
 _HASH = 32  # bytes of a SHA-256
@@ -124,9 +124,11 @@ def small_jpeg(file: Path, shorter: int) -> bytes:
     longest = _LONGEST * min(image.size)
     left, top = (max(0, (side - longest) // 2) for side in image.size)
     image = image.crop((left, top, image.width - left, image.height - top))
-    shrink = min(1.0, shorter / min(image.size))
-    size = tuple(max(1, round(side * shrink)) for side in image.size)
+    return as_jpeg(shrink(image, shorter))
+
+
+def as_jpeg(image: Image.Image) -> bytes:
+    """Encode an image as those are that a model keeps."""
     out = io.BytesIO()
-    image = image.resize((size[0], size[1]), Image.Resampling.BICUBIC)
     image.save(out, "JPEG", quality=_QUALITY, subsampling=0)
     return out.getvalue()

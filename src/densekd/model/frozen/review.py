@@ -1,6 +1,5 @@
 """What a model gets wrong: classes that it mixes up, and photos that may be in the wrong class."""
 
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 from densekd.data.dataset import PixelImages
 from densekd.model.frozen.head import fit_head
 from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.photos import as_jpeg
 from densekd.model.model import Model
 from densekd.seeds import Seeds
 
@@ -92,7 +92,8 @@ def _tested(model: Model) -> tuple[Tensor, Tensor, Sequence[bytes]]:
     test = model.test_images()
     assert isinstance(test.images, PixelImages)
     pixels = test.images.pixels
-    return test.labels, model.scores(pixels).argmax(1), [_jpeg(each) for each in pixels]
+    images = [as_jpeg(Image.fromarray(each.numpy())) for each in pixels.permute(0, 2, 3, 1)]
+    return test.labels, model.scores(pixels).argmax(1), images
 
 
 def _cross_validated(model: FrozenModel) -> Tensor:
@@ -110,9 +111,3 @@ def _cross_validated(model: FrozenModel) -> Tensor:
         rest, out = (labels >= 0) & (fold != number), fold == number
         scores[out] = fit_head(features[rest], labels[rest], classes).scores(features[out])
     return (scores / model.temperature).softmax(1)
-
-
-def _jpeg(pixels: Tensor) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(out, "JPEG", quality=92, subsampling=0)
-    return out.getvalue()

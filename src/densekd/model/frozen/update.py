@@ -68,9 +68,9 @@ class FrozenUpdate:
 
     def _result(self, fitted: "FittedState", seconds: float) -> Update:
         """The record of the update."""
-        labels, known, before = self.labels[fitted.tested], len(self.classes), None
+        labels, known, before = self.labels[fitted.tested], 0, None
         if self.before is not None:
-            known -= len(self.learned)
+            known = len(self.classes) - len(self.learned)
             before = self._was_right(self.before, fitted.tested)
         images = 0 if self.added is None else int((~self.added.test).sum())
         return Update(
@@ -80,7 +80,7 @@ class FrozenUpdate:
             images,
             self.finetuned,
             None if before is None else split_accuracy(before, labels, known),
-            split_accuracy(fitted.right, labels, known if self.before is not None else 0),
+            split_accuracy(fitted.right, labels, known),
             class_changes(self.classes, labels, before, fitted.right, known),
             seconds,
             self.edit,
