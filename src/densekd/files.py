@@ -100,20 +100,15 @@ def read_sealed_json(
         FileNotFoundError: there is no such file.
     """
     content = read_regular_file(path, _MOST_JSON)
-    try:
-        record = json.loads(content)
-    except (ValueError, RecursionError):  # thousands of nested brackets
-        record = None
-    known = isinstance(record, dict)
-    if known and version is not None and record.get("format", version) != version:
+    record = _json_object(content)
+    if record is not None and version is not None and record.get("format", version) != version:
         raise DamagedFile(
             f"{path} has the format {record['format']!r}, but this version reads {version}."
         )
-    if not known or not (
-        unsealed if not _names_seal(record) else _unsealed(content, _FILE_SEAL) is not None
-    ):
+    if record is None or not (_is_sealed(content, _FILE_SEAL) if _names_seal(record) else unsealed):
         raise DamagedFile(f"{path} is damaged: it isn't what was saved.")
-    return {name: value for name, value in record.items() if name != _SEAL_NAME}
+    record.pop(_SEAL_NAME, None)
+    return record
 
 
 def sealed_line(content: Mapping[str, Any]) -> bytes:
@@ -124,15 +119,19 @@ def sealed_line(content: Mapping[str, Any]) -> bytes:
 
 def read_sealed_line(line: bytes) -> dict[str, Any] | None:
     """What `sealed_line` or an earlier version wrote, without the checksum; None if changed."""
+    record = _json_object(line)
+    if record is None or (_names_seal(record) and not _is_sealed(line, _LINE_SEAL)):
+        return None
+    record.pop(_SEAL_NAME, None)
+    return record
+
+
+def _json_object(content: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = json.loads(content)
+    except (ValueError, RecursionError):  # thousands of nested brackets
         return None
-    if not isinstance(record, dict):
-        return None
-    if _names_seal(record) and _unsealed(line, _LINE_SEAL) is None:
-        return None
-    return {name: value for name, value in record.items() if name != _SEAL_NAME}
+    return record if isinstance(record, dict) else None
 
 
 def write_sealed_text(path: Path, text: str) -> None:
@@ -182,7 +181,7 @@ def read_sealed_zip(path: Path, most: int) -> bytes:
             sealed = bool(file.comment)
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
         sealed = True
-    if sealed and _unsealed(content, _ZIP_SEAL) is None:
+    if sealed and not _is_sealed(content, _ZIP_SEAL):
         raise DamagedFile(f"{path} is damaged: it isn't what was saved.")
     return content
 
@@ -212,11 +211,10 @@ def _sealed(body: bytes, kind: _Seal) -> bytes:
     return body.removesuffix(kind.end) + kind.before + checksum + kind.after
 
 
-def _unsealed(content: bytes, kind: _Seal) -> bytes | None:
-    """The content before it was sealed; None if it was changed since, or never sealed."""
+def _is_sealed(content: bytes, kind: _Seal) -> bool:
+    """Whether content was sealed and not changed since."""
     place = len(content) - len(kind.before) - _HEX - len(kind.after)
-    body = content[: max(place, 0)] + kind.end
-    return body if place > 0 and _sealed(body, kind) == content else None
+    return place > 0 and _sealed(content[:place] + kind.end, kind) == content
 
 
 def _names_seal(record: dict[str, Any]) -> bool:

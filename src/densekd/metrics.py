@@ -61,8 +61,8 @@ def step_metrics(
         within_task: that of predictions among the classes of the image's own task, if known.
     """
     ends = np.cumsum(task_sizes).tolist()
-    for matrix in (confusion, *(() if within_task is None else (within_task,))):
-        if matrix.shape != (ends[-1], ends[-1]):
+    for matrix in (confusion, within_task):
+        if matrix is not None and matrix.shape != (ends[-1], ends[-1]):
             shape = list(matrix.shape)
             raise ValueError(f"A confusion matrix of shape {shape} for {ends[-1]} classes.")
     starts = [0, *ends[:-1]]

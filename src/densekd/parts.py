@@ -151,8 +151,7 @@ def explain_errors(part: str = "", *, but: type | None = None) -> Iterator[None]
             raise
         if not places and not part:
             raise
-        last = places[-1] if places else None
-        raise _in_words(part or (last.name if last else ""), last, error) from error
+        raise _in_words(part or places[-1].name, places[-1] if places else None, error) from error
 
 
 def _load(file: str) -> _LoadedFile:
@@ -191,11 +190,8 @@ def _places(error: BaseException) -> Iterator[_Place]:
     """The calls that led to an error, from the one that caught it."""
     trace = error.__traceback__
     while trace is not None:
-        frame, line = trace.tb_frame, trace.tb_lineno
-        own = Path(frame.f_code.co_filename) in _files or is_own_module(
-            frame.f_globals.get("__name__")
-        )
-        code = frame.f_code
+        frame, code, line = trace.tb_frame, trace.tb_frame.f_code, trace.tb_lineno
+        own = Path(code.co_filename) in _files or is_own_module(frame.f_globals.get("__name__"))
         yield _Place(code.co_filename, line, code.co_qualname, own, frame.f_locals.get("self"))
         trace = trace.tb_next
 

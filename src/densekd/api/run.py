@@ -9,6 +9,7 @@ from typing import Unpack
 from densekd.api.signature import with_keywords
 from densekd.config.keywords import ConfigSource, Overrides, RunKeywords, make_config
 from densekd.config.schema import Config
+from densekd.display import output
 from densekd.display.run_progress import run_display
 from densekd.files import expand_home
 from densekd.runs.observer import RunObserver, RunObservers
@@ -85,7 +86,8 @@ def run(
         ...
         ValueError: method: There is no method 'gdk'; did you mean gkd?...
     """
-    made = make_config(config, settings, override, trust_code=trust_code)
+    with output.show_warnings(output.console(stderr=True)):
+        made = make_config(config, settings, override, trust_code=trust_code)
     _check_devices(made)
     out = expand_home(out)
     folder = run_folder(made, out)

@@ -52,18 +52,15 @@ class _OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of the output is gone; typer handles that
             raise
-        except (ValueError, OSError) as error:
-            if ctx.params.get("debug"):
-                traceback.print_exception(error)
-            typer.echo(f"Error: {output.escape_controls(str(error))}", err=True)
-            raise typer.Exit(2) from error
         except (typer.Exit, typer.Abort, _CLICK_ERROR):  # typer says these
             raise
         except Exception as error:
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
-            typer.echo(f"Error: {_unforeseen(error)}", err=True)
-            raise typer.Exit(3) from error
+            expected = isinstance(error, ValueError | OSError)
+            sentence = output.escape_controls(str(error)) if expected else _unforeseen(error)
+            typer.echo(f"Error: {sentence}", err=True)
+            raise typer.Exit(2 if expected else 3) from error
 
 
 def _unforeseen(error: Exception) -> str:

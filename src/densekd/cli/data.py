@@ -63,17 +63,16 @@ def check_command(
 
     Exits with code 1 if something is missing or damaged.
     """
-    from densekd.data import sources
+    from densekd.data import cifar, sources
     from densekd.parts import load_files
 
     load_files([source])  # which the user named, if it is a file of code
     kind, rest = sources.parse(source)
-    match kind:
-        case "cifar10" | "cifar100":
-            _check_cifar(kind, sources.data_dir(data_dir))
-        case _ if (found := sources.find_source(source, classes_file)) is not None:
-            _check_files(expand_home(rest), found)
-            return
+    if kind in cifar.OFFICIAL:
+        _check_cifar(kind, sources.data_dir(data_dir))
+    elif (found := sources.find_source(source, classes_file)) is not None:
+        _check_files(expand_home(rest), found)
+        return
     options = sources.SourceOptions(
         data_dir,
         classes_file=classes_file,
@@ -203,8 +202,8 @@ def _check_files(path: Path, found: "FoundImages | PackedFile") -> None:
     with output.show_progress(f"Reading {output.safe(path)}", "images") as on_progress:
         counts, unreadable = folder.check_images(found.table(), on_progress)
     _show_counts({"images" if part == "all" else part: n for part, n in counts.items()})
-    for title, entries in (("Not used", left_out), ("Can't be read", unreadable)):
-        _list_files(title, entries)
+    _list_files("Not used", left_out)
+    _list_files("Can't be read", unreadable)
     folder.check_usable(path, counts)
     if unreadable:
         raise typer.Exit(1)

@@ -76,8 +76,7 @@ def merge_command(
 
 def _show(update: "Update", model: Path, json: bool) -> None:
     from densekd.cli.learn import show_update
-    from densekd.files import to_json
 
     if json:
-        typer.echo(to_json(asdict(update)), nl=False)
+        output.print_json(asdict(update))
     show_update(update, model, output.console(stderr=json))

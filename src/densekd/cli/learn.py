@@ -126,14 +126,12 @@ def learn_command(
 
     The model stays as it is until the update is finished.
     """
-    from densekd.files import to_json
-
     console = output.console(stderr=json)
     with resumable():
         for result in _results(options, model, folder, dry_run, quiet):
             _show(result, model, console)
     if json:
-        typer.echo(to_json(asdict(result)), nl=False)
+        output.print_json(asdict(result))
 
 
 def _results(

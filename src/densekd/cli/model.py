@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 @command("densekd history animals.model")
 def history_command(model: ModelFolder, json: AsJson = False) -> None:
     """List the updates of a model, and the accuracy after each."""
-    from densekd.files import to_json
     from densekd.model.model import history
 
     entries = history(model)
     if json:
-        typer.echo(to_json([asdict(entry) for entry in entries]), nl=False)
+        output.print_json([asdict(entry) for entry in entries])
         return
     numbers = ("classes", "new %", "old %", "all %", "seconds")
     table = output.table("", "step", "from", "when", "what it did", numbers=numbers)
@@ -52,12 +51,11 @@ def undo_command(
 @command("densekd info animals.model", "densekd info animals.model --step 0 --json")
 def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = False) -> None:
     """Show a model's classes, network, accuracy and calibration."""
-    from densekd.files import to_json
     from densekd.model.model import model_info
 
     facts = model_info(model, step)
     if json:
-        typer.echo(to_json(asdict(facts)), nl=False)
+        output.print_json(asdict(facts))
         return
     console = output.console()
     after, calibration = facts.entry.update.after, facts.calibration_error

@@ -122,8 +122,6 @@ def _print_csv(found: Iterable["FilePrediction"]) -> None:
 
 
 def _print_json(found: Iterable["FilePrediction"]) -> None:
-    from densekd.files import to_json
-
     values = [
         {
             "image": str(answer.file),
@@ -133,4 +131,4 @@ def _print_json(found: Iterable["FilePrediction"]) -> None:
         }
         for answer in found
     ]
-    typer.echo(to_json(values), nl=False)
+    output.print_json(values)

@@ -143,11 +143,10 @@ class RunOptions(SettingOptions):
 
     def resolve(self) -> "Config":
         """The configuration: the file, changed by the options, changed by the overrides."""
-        from densekd.config.schema import resolve
-        from densekd.config.settings_tree import merge, read_toml
+        from densekd.config.keywords import make_config
 
-        file = {} if self.config is None else read_toml(self.config)
-        return resolve(merge(file, self.given()), trust_code=self.trust_code)
+        with output.show_warnings(output.console(stderr=True)):
+            return make_config(self.config, changes=self.given(), trust_code=self.trust_code)
 
 
 @command(
@@ -180,12 +179,10 @@ def print_result(
     result: Mapping[str, Any], json: bool, show: Callable[[Mapping[str, Any], Console], None]
 ) -> None:
     """Print a result as a table; as JSON too if asked, the table then on stderr."""
-    from densekd.files import to_json
-
     if not first_process():
         return
     if json:
-        typer.echo(to_json(result), nl=False)
+        output.print_json(result)
     console = output.console(stderr=json)
     show(result, console)
     console.print(f"Results are in {output.safe(result['folder'])}.", soft_wrap=True)
@@ -241,10 +238,10 @@ def _show_result(result: Mapping[str, Any], console: Console) -> None:
             output.number(step["images_per_second"]),
         )
     console.print(table)
-    average = output.percent(result["average_incremental_accuracy"])
-    forgetting = output.percent(result["forgetting"])
-    console.print(f"Average incremental accuracy {average} %, forgetting {forgetting} points.")
+    measured = {"Average incremental accuracy": result}
     if held:
-        average = output.percent(held["average_incremental_accuracy"])
-        forgetting = output.percent(held["forgetting"])
-        console.print(f"On validation images: {average} %, forgetting {forgetting} points.")
+        measured["On validation images:"] = held
+    for title, values in measured.items():
+        average = output.percent(values["average_incremental_accuracy"])
+        forgetting = output.percent(values["forgetting"])
+        console.print(f"{title} {average} %, forgetting {forgetting} points.")

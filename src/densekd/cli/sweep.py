@@ -128,7 +128,6 @@ def sweep_command(
     """
     from densekd.api.sweep import carry_out_sweep
     from densekd.display import sweep_progress
-    from densekd.files import to_json
     from densekd.sweeps.library import find_experiment
     from densekd.sweeps.work import start_pool
 
@@ -145,7 +144,7 @@ def sweep_command(
     with resumable():
         record = carry_out_sweep(planned, file, pool, quiet=quiet)
     if json:
-        typer.echo(to_json(sweep_progress.as_json(record)), nl=False)
+        output.print_json(sweep_progress.as_json(record))
     sweep_progress.show_outcome(record, output.console(stderr=json))
     if any(record.entry(job)["state"] == "failed" for job in record.sweep.jobs):
         raise typer.Exit(1)

@@ -1,14 +1,20 @@
 """The settings that have names of their own: options of commands, keywords in Python."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from densekd.config.own_parts import LISTED, is_plain, refer_each
-from densekd.config.schema import Config, as_tree, resolve
-from densekd.config.settings_tree import merge, nested, override, read_toml
+from densekd.config.schema import Config, MethodConfig, as_tree, resolve
+from densekd.config.settings_tree import given, is_complete, merge, nested, override, read_toml
 from densekd.files import expand_home
+from densekd.methods.paper import DISTILLATIONS
+from densekd.methods.registry import is_own_method, split_name
+from densekd.methods.schedule import Schedule, Schedules
 from densekd.parts import refer
+
+logger = logging.getLogger(__name__)
 
 # A name, a reference such as ``mine.py:eeil``, or a Python value: a part of one's own.
 OwnPart = Any
@@ -74,8 +80,8 @@ def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS)
     for name in keywords:
         if name not in keys:
             raise TypeError(f"{name!r} is not a keyword; there are {', '.join(keys)}.")
-    given = {keys[name]: value for name, value in keywords.items() if value is not None}
-    return nested({key: as_setting(key, value) for key, value in given.items()})
+    values = {keys[name]: value for name, value in keywords.items() if value is not None}
+    return nested({key: as_setting(key, value) for key, value in values.items()})
 
 
 def as_setting(key: str, value: Any) -> Any:
@@ -86,9 +92,7 @@ def as_setting(key: str, value: Any) -> Any:
         return f"folder:{value}"
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()  # a number of NumPy's or torch's
-    if isinstance(value, Path) or (is_plain(value) and key != "data.source"):
-        return value
-    if isinstance(value, str):
+    if isinstance(value, str | Path) or (is_plain(value) and key != "data.source"):
         return value
     return refer(value, "arrays" if isinstance(value, list | tuple) else "")
 
@@ -107,8 +111,32 @@ def make_config(
         tree = as_tree(config)
     else:
         tree = config or {}
-    tree = with_overrides(merge(tree, settings_of(keywords or {})), changes)
-    return resolve(tree, trust_code=trust_code)
+    asked = with_overrides(settings_of(keywords or {}), changes)
+    made = resolve(merge(tree, asked), trust_code=trust_code)
+    # A complete tree, as `as_toml` writes it, has settings that nobody asked for.
+    _warn_of_unused(made.method, asked if is_complete(tree) else merge(tree, asked))
+    return made
+
+
+def _warn_of_unused(method: MethodConfig, asked: Mapping[str, Any]) -> None:
+    """Warn of settings that don't change a method of the package.
+
+    They aren't refused: the settings name the run folder, and the same ones must find it again.
+    """
+    first, kd = split_name(method.name)
+    if is_own_method(first):
+        return
+    unused = []
+    if not kd and first not in DISTILLATIONS:
+        used = {"finetune": ("head", "streams"), "joint": ("head",)}.get(first, ())
+        options = given(asked, "method", "options") or ()
+        unused = [f"method.options.{name}" for name in options if name not in used]
+    if given(asked, "training", "finish"):
+        one, two = (method.make(Schedules(finish=Schedule(epochs))) for epochs in (1, 2))
+        if (one.base, one.increment) == (two.base, two.increment):
+            unused.append("training.finish")
+    for key in unused:
+        logger.warning("%s has no effect on %s.", key, method.name)
 
 
 def with_overrides(tree: Mapping[str, Any], changes: Overrides) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from densekd.config.settings_tree import digest, given, over, plain
+from densekd.config.settings_tree import digest, given, nested, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import fingerprint
 from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
@@ -48,11 +48,9 @@ def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     elif not is_plain(data):
         tree = over(tree, {"data": {"source": _refer_data(data, tree)}})
     for key in ("network", "scenario.order", "memory.selection", "method.name"):
-        *section, name = key.split(".")
-        value = given(tree, *section, name)
+        value = given(tree, *key.split("."))
         if not (is_plain(value) or isinstance(value, Path)):
-            changed = {name: refer(value)}
-            tree = over(tree, {section[0]: changed} if section else changed)
+            tree = over(tree, nested({key: refer(value)}))
     for key in LISTED:
         if isinstance(tree.get(key), list | tuple):
             tree = {**tree, key: refer_each(key, tree[key])}

@@ -101,7 +101,7 @@ def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     They are ``epochs = "30%"`` or ``1.0``, ``precision = 32``, and ``data.even``, an earlier name.
     """
     epochs = tree.get("epochs")
-    number = isinstance(epochs, float) and 1 <= epochs < float("inf") and not _is_complete(tree)
+    number = isinstance(epochs, float) and 1 <= epochs < float("inf") and not is_complete(tree)
     if isinstance(epochs, str) or number:
         tree = {**tree, "epochs": _epochs(str(epochs))}
     precision = given(tree, "engine", "precision")
@@ -137,7 +137,7 @@ def _epochs(text: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-def _is_complete(tree: Mapping[str, Any]) -> bool:
+def is_complete(tree: Mapping[str, Any]) -> bool:
     """Whether a tree has all schedules, as only the files in run folders have.
 
     Earlier versions wrote a share of 1 or more into them as a number, such as ``epochs = 1.0``.

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from densekd.checks import escape_controls as escape_controls
+from densekd.files import to_json
 from densekd.training.callbacks import forward_warnings
 
 # Without a terminal, progress is printed as lines, at most one in this time.
@@ -26,6 +27,11 @@ def console(stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream is not None and stream.isatty() else 10_000
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, width=width)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON on stdout."""
+    typer.echo(to_json(value), nl=False)
 
 
 def table(*titles: str, numbers: Iterable[str] = ()) -> Table:

@@ -36,3 +36,39 @@ def test_keywords_win_over_the_file_and_overrides_over_both() -> None:
     assert (config.scenario.steps, config.scenario.increment) == (3, None)
     assert make_config(tree, {"seed": 2}, ["seed=4"]).seed == 4
     assert make_config(tree, {"seed": 2}, "seed=4").seed == 4
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "unused"),
+    [
+        ("finetune", "method.options.lambda_base", True),
+        ("joint", "method.options.streams", True),
+        ("finetune", "method.options.head", False),
+        ("icarl", "method.options.temperature", True),
+        ("icarl+rdkd", "method.options.temperature", False),
+        ("gkd", "method.options.lambda_base", False),
+        ("gkd", "training.finish", True),
+        ("icarl", "training.finish", True),
+        ("ucir", "training.finish", False),
+        ("podnet", "training.finish", False),
+    ],
+)
+def test_settings_without_effect_are_told(
+    method: str, key: str, unused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = {"training.finish": {"epochs": 3}, "method.options.streams": "merged"}
+    values |= {"method.options.head": "linear"}
+    make_config({"method": {"name": method}}, changes={key: values.get(key, 4.0)})
+    told = [f"{key} has no effect on {method}."] if unused else []
+    assert [record.getMessage() for record in caplog.records] == told
+
+
+def test_nobody_asked_for_what_a_complete_file_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(as_toml(resolve({"method": {"name": "finetune"}})))
+    make_config(file, {"seed": 3})
+    assert caplog.records == []
+    make_config(file, changes=["method.options.lambda_base=4"])
+    assert "lambda_base has no effect on finetune" in caplog.text
