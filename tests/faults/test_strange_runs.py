@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 import shutil
 import socket
 import zipfile
@@ -62,6 +63,20 @@ def read_all(folder: Path) -> None:
     assert len(loaded.steps) == len(loaded.result["steps"] if loaded.result else loaded.steps)
     repr(densekd.compare(folder))
     repr(densekd.Result.open(folder))
+
+
+def page(folder: Path) -> str:
+    """The page about the runs in a folder."""
+    return render_page(contents_of(find_runs([folder]))).decode()
+
+
+def rows(page: str, table: str) -> list[dict[str, str]]:
+    """What a table of the page shows, by the titles of its columns."""
+    content = page.partition(f'data-table="{table}"')[2].partition("</table>")[0]
+    titles = re.findall(r'<button type="button">(.*?)</button>', content)
+    lines = re.findall(r"<tr data-methods=.*?</tr>", content, re.DOTALL)
+    cells = ([re.sub(r"<.*?>", "", x) for x in re.findall(r"<td .*?</td>", line)] for line in lines)
+    return [dict(zip(titles, line, strict=True)) for line in cells]
 
 
 def changed(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
@@ -253,23 +268,61 @@ def test_a_link_out_of_a_sweep_is_refused(run: Path, tmp_path: Path) -> None:
         assert "is a link out of" in told("report", place, "--out", tmp_path / "x")
 
 
-@pytest.mark.parametrize("rows", ["method.name", "folder"])
+@pytest.mark.parametrize("damaged", ["experiment.toml", "runs.json"])
+def test_a_damaged_sweep_leaves_others_on_the_page(
+    damaged: str, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = SWEEP.replace("ROWS", "method.name")
+    for name in ("good", "bad"):
+        write_sweep(run.parent, name, text, {run: {"method.name": "gkd", "seed": 1}})
+    file = run.parent / "sweeps" / "bad" / damaged
+    file.write_text(file.read_text().replace("gkd", "rdk"))
+    shown = page(run.parent)
+    assert rows(shown, "good")[0]["method"] == "gkd"
+    assert rows(shown, "bad") == []
+    assert "</strong> bad can't be read" in shown
+    assert str(run.parent) not in shown
+    (sentence,) = (record.getMessage() for record in caplog.records)
+    assert f"{file} is damaged" in sentence
+    assert sentence.endswith("The sweep is left out.")
+    if damaged == "runs.json":  # which names the runs of a sweep that is shown alone
+        with pytest.raises(ValueError, match="damaged"):
+            page(file.parent)
+    else:
+        assert rows(page(file.parent), "comparison")[0]["method"] == "gkd"
+
+
+@pytest.mark.parametrize("key", ["method.name", "folder"])
 @pytest.mark.parametrize(
-    "pick", [{}, {"validation": None}, {"validation": 0.5, "trials": 2, "more": 1}]
+    ("pick", "shown"),
+    [
+        ({}, {"trials": "0"}),
+        ({"validation": None}, {"trials": "0"}),
+        (
+            {"validation": 0.5, "trials": 2, "more": 1},
+            {"validation": "50.00", "trials": "2"},
+        ),
+    ],
 )
-def test_a_forged_sweep(pick: dict[str, Any], rows: str, run: Path) -> None:
-    folder = write_sweep(run.parent, "mine", SWEEP.replace("ROWS", rows), {run: {rows: "gkd"}})
+def test_a_forged_sweep(pick: dict[str, Any], shown: dict[str, str], key: str, run: Path) -> None:
+    folder = write_sweep(run.parent, "mine", SWEEP.replace("ROWS", key), {run: {key: "gkd"}})
     record = json.loads((folder / "runs.json").read_text())
-    picks = [{"cell": {rows: "gkd"}, "values": {}, **pick}]
+    picks = [{"cell": {key: "gkd"}, "values": {}, **pick}]
     rewrite(folder / "runs.json", {**record, "search": {"keys": [], "picks": picks}})
-    render_page(contents_of(find_runs([run.parent])))
+    row = {"method" if key == "method.name" else key: "gkd"}
+    assert rows(page(run.parent), "mine") == [row]
+    assert rows(page(run.parent), "mine-picks") == [{**row, **shown}]
 
 
 def test_forged_numbers_of_exemplars(run: Path) -> None:
     other = write_run(run.parent, "method.name=gkd", "scenario.steps=1", "memory.per_class=5")
+    assert '<section id="memory">' in page(run.parent)
     result = load_result(other)
     rewrite(other / "result.json", changed(result, ("config", "memory", "per_class"), "x"))
-    render_page(contents_of(find_runs([run.parent])))
+    shown = page(run.parent)
+    assert '<section id="memory">' not in shown
+    assert "x exemplars a class" in shown
+    assert len(rows(shown, "comparison")) == 2
 
 
 def test_forged_numbers_that_no_mean_can_be_taken_of(run: Path) -> None:
@@ -278,7 +331,11 @@ def test_forged_numbers_that_no_mean_can_be_taken_of(run: Path) -> None:
         result = changed(load_result(folder), (AVERAGE,), 1e308)
         result = changed(result, ("steps", 0, "accuracy"), 1e308)
         rewrite(folder / "result.json", changed(result, ("steps", 0, "seconds"), 1e308))
-    render_page(contents_of(find_runs([run.parent])))
+    (row,) = rows(page(run.parent), "comparison")
+    assert (row["method"], row["runs"]) == ("gkd", "2")
+    assert "average" not in row
+    assert "training time" not in row
+    assert 0 < float(row["last"].partition(" ")[0]) < 100
 
 
 def test_a_name_that_matplotlib_would_hide(run: Path) -> None:
@@ -291,4 +348,8 @@ def test_a_name_that_matplotlib_would_hide(run: Path) -> None:
 def test_a_forged_compression(tmp_path: Path) -> None:
     facts = {"kind": "compression", "method": "kd", "teacher": "a", "student": "b", "accuracy": 1}
     rewrite(tmp_path / "compress-kd" / "result.json", {**facts, "epochs": [{"epoch": 1}]})
-    render_page(contents_of(find_runs([tmp_path])))
+    shown = page(tmp_path)
+    (row,) = rows(shown, "compression")
+    assert row == {"method": "kd", "accuracy": "100.00", "runs": "1"}
+    assert "a → b · ?" in shown
+    assert "The student's loss" not in shown  # there is no epoch with one

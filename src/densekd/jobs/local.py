@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import torch
 
+from densekd.data.decode import available_processors
 from densekd.jobs.events import JobChannel, JobEnd, JobEvent, JobFailed, JobStopped, Work, run_job
 
 
@@ -152,15 +153,11 @@ def preload(module: str) -> None:
     ensure_running()
 
 
-def cores() -> int:
-    """The number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def threads_each(workers: int) -> int:
     """The threads for each of so many workers; ``OMP_NUM_THREADS`` takes precedence."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) else max(1, cores() // workers)
+    given = int(asked) if asked.isdigit() else 0
+    return given or max(1, available_processors() // workers)
 
 
 @dataclass
@@ -182,9 +179,6 @@ class _Pipe(JobChannel):
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self.pipe = pipe
         self.stopped = False
-        # Ctrl-C reaches all processes of a terminal; the parent decides what to do about it.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._terminate)
 
     def send(self, event: JobEvent) -> None:
         try:
@@ -203,7 +197,8 @@ class _Pipe(JobChannel):
         except (EOFError, OSError):
             return None
 
-    def _terminate(self, *_: object) -> None:
+    def terminate(self, *_: object) -> None:
+        """Handle SIGTERM."""
         self.stopped = True
 
 
@@ -222,9 +217,14 @@ def _serve(
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     if threads is not None:
         torch.set_num_threads(threads)
+    # Ctrl-C reaches all processes of a terminal; the parent decides what to do about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = _Pipe(pipe)
     while not channel.stopped and (job := channel.next_job()) is not None:
+        # SIGTERM stops a job, but ends an idle worker: the next job needs another one.
+        signal.signal(signal.SIGTERM, channel.terminate)
         channel.send(run_job(work, job, channel))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _device(place: int) -> str | None:

@@ -13,7 +13,7 @@ from densekd.reports.labels import shortened_schedule, table_file_name
 from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, folder_of
 from densekd.reports.statistics import Summary, gaps, group_by
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
-from densekd.runs.stored import load_sweep
+from densekd.runs.stored import check_links, load_sweep
 from densekd.sweeps.experiment_file import Experiment, label, read_experiment, short_value
 from densekd.sweeps.pick import REPLICATES, Pick, cell_of
 from densekd.sweeps.search import distinct
@@ -85,7 +85,11 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     """The sweep in a folder, with its runs as far as they were found.
 
     A failure is left out if its point was finished later.
+
+    Raises:
+        ValueError: its experiment or its record can't be read, or a link leads out of the folder.
     """
+    check_links(folder)
     experiment = read_experiment(folder / "experiment.toml", sealed=True)
     record = load_sweep(folder)
     given = flat(record.get("settings") or {})

@@ -48,6 +48,7 @@ class Contents:
     title: str
     lead: str  # what the page is about, in a sentence
     shortened: str  # which schedules were shortened; empty if none was
+    damaged: tuple[str, ...]  # the names of sweeps that can't be read
     methods: tuple[str, ...]  # in the order of their colours
     protocols: tuple[str, ...]
     sections: tuple[Section, ...]

@@ -176,11 +176,14 @@ class FoundRuns:
 def find_runs(places: Sequence[Path]) -> FoundRuns:
     """All runs in run folders, folders of run folders, or sweep folders, each once.
 
+    Whether sweeps can be read is left to `densekd.reports.experiments.read_sweep`.
+
     Raises:
         ValueError: a folder doesn't exist, or none has a run.
     """
     folders: list[Path] = []
     sweeps: list[Path] = []
+    damages: list[str] = []
     for place in places:
         if not place.is_dir():
             raise ValueError(f"There is no folder {place}; name one that `densekd run` made.")
@@ -188,8 +191,11 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
         sweeps += filter(_is_sweep, sorted(place.glob("sweeps/*")))
         if _is_sweep(place):
             sweeps.append(place)
-            jobs = load_sweep(place)["runs"]
-            inside += [folder_of(place, job) for job in jobs]
+            try:
+                check_links(place)
+                inside += [folder_of(place, job) for job in load_sweep(place)["runs"]]
+            except DamagedFile as error:
+                damages.append(str(error))
         names = ("result.json", "config.toml")
         folders += [path for path in inside if any((path / name).is_file() for name in names)]
     unique = {os.path.realpath(folder): folder for folder in folders}.values()
@@ -198,7 +204,8 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
     compressions = tuple(each for each in read if isinstance(each, CompressionRun))
     if not (runs or compressions):
         where = ", ".join(map(str, places)) or "no folder"
-        raise ValueError(f"There is no run in {where}; `densekd run` makes some.")
+        nothing = f"There is no run in {where}; `densekd run` makes some."
+        raise ValueError(next(iter(damages), nothing))
     return FoundRuns(
         runs, compressions, tuple(dict.fromkeys(Path(os.path.realpath(path)) for path in sweeps))
     )
@@ -210,14 +217,8 @@ def folder_of(sweep: Path, job: Mapping[str, Any]) -> Path:
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Whether a folder has a sweep's record, which one that has just begun lacks.
-
-    Raises `DamagedFile` if it has a link that leads out of it.
-    """
-    found = all((folder / name).is_file() for name in ("experiment.toml", SWEEP_FILE))
-    if found:
-        check_links(folder)
-    return found
+    """Whether a folder has a sweep's record, which one that has just begun lacks."""
+    return all((folder / name).is_file() for name in ("experiment.toml", SWEEP_FILE))
 
 
 def _read(folder: Path) -> RunRecord | CompressionRun | None:

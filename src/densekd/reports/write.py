@@ -1,5 +1,6 @@
 """Write a report about runs: a page, tables and figures."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from densekd.reports.page import Contents, Section, render_page
 from densekd.reports.runs import CompressionRun, FoundRuns, RunRecord, find_runs
 from densekd.reports.statistics import group_by
 from densekd.reports.tables import Table, short_duration, to_csv, to_latex, to_markdown
+
+logger = logging.getLogger(__name__)
 
 _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
 # Their titles and explanations, in the order of the page.
@@ -95,7 +98,7 @@ def write_report(
 
 def contents_of(found: FoundRuns) -> Contents:
     """All that a page says about runs. Trials that a search didn't pick are left out."""
-    sweeps = [read_sweep(folder, found) for folder in found.sweeps]
+    sweeps, damaged = _read_sweeps(found)
     found, trials = _without_trials(found, sweeps)
     groups, repeated = group_runs(found.runs)
     compressions = group_compressions(found.compressions)
@@ -121,6 +124,7 @@ def contents_of(found: FoundRuns) -> Contents:
         title=_title(sweeps, found),
         lead=_lead(len(methods), len(protocols), found, trials),
         shortened=_shortened(found),
+        damaged=tuple(damaged),
         methods=tuple(methods),
         protocols=tuple(sorted(protocols, key=natural_order)),
         sections=(
@@ -133,6 +137,18 @@ def contents_of(found: FoundRuns) -> Contents:
         ),
         runs=tuple(runs.items()),
     )
+
+
+def _read_sweeps(found: FoundRuns) -> tuple[list[SweepResults], list[str]]:
+    """The sweeps that can be read, and the names of the others; logs a warning for each of them."""
+    sweeps, damaged = [], []
+    for folder in found.sweeps:
+        try:
+            sweeps.append(read_sweep(folder, found))
+        except ValueError as error:
+            logger.warning("%s The sweep is left out.", error)
+            damaged.append(folder.name)
+    return sweeps, damaged
 
 
 def _section(name: str, tables: tuple[Table, ...], drawn: Sequence[Chart | HeatMap]) -> Section:
@@ -198,5 +214,5 @@ def _shortened(found: FoundRuns) -> str:
         return ""
     kinds = ", ".join(sorted({*how} - {""}))
     some = f"{sum(map(bool, how))} of {len(how)} runs were not trained for their full schedules"
-    many = "No run was trained for its full schedule" if all(how) else some
-    return f"{many}: {kinds}."
+    whom = "No run was trained for its full schedule" if all(how) else some
+    return f"{whom}: {kinds}."

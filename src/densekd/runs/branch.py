@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from densekd.config.digests import influential
 from densekd.config.schema import StartConfig
+from densekd.config.settings_tree import digest
 from densekd.data.scenario import Scenario, Task
 from densekd.files import write_atomically
 from densekd.runs.loaded import LoadedRun
@@ -21,10 +23,16 @@ def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> 
         learner: an untrained learner of the branch; it takes over what was learned.
 
     Raises:
-        ValueError: the parent has no such step, its data is different, or the branch's method
-            can't go on from it.
+        ValueError: the parent has no such step, its settings or data are different, or the
+            branch's method can't go on from it.
     """
-    state = LoadedRun(start.run).state(start.after)
+    parent = LoadedRun(start.run)
+    if digest(influential(parent.config)) != start.settings:
+        raise ValueError(
+            f"{start.run} has other settings than the run that this one goes on from; restore that "
+            "run, or begin a new branch with --from."
+        )
+    state = parent.state(start.after)
     facts, tasks = state.facts["learner"], len(scenario)
     if start.after >= tasks:
         raise ValueError(

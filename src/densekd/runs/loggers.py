@@ -97,15 +97,15 @@ class RunLoggers(RunObserver):
             found = _call(name, logger.begin, run)
             self._known[name] = {"id": found, "tasks": known.get("tasks", 0)}
             self._epochs[name] = epochs[-1]["step"] if known and epochs else 0
-        self.catch_up()
+        self.catch_up(self.folder)
         if self._known:
             write_sealed_json(self.folder / LOGGERS_FILE, self._known)
         else:
             (self.folder / LOGGERS_FILE).unlink(missing_ok=True)
 
-    def catch_up(self) -> None:
-        """Log the epochs in the run folder that are new, as those of a base of another run."""
-        for entry in read_epochs(self.folder):
+    def catch_up(self, folder: Path) -> None:
+        """Log the epochs in a folder that are new, as those of a base that another run trained."""
+        for entry in read_epochs(folder):
             self._log_epoch(entry)
 
     def report(self, report: TrainingProgress) -> None:

@@ -248,11 +248,11 @@ class _Run:
         with shared.locked("base", self.observer) as folder:
             if shared.trained:
                 self.observer.shared_base(waiting=False)
-            # Another run may have trained the first epochs, or all. Loggers get them first, since
-            # they take each epoch only once and in order.
+            # Another run may have trained the first epochs, or all. Loggers get them before they
+            # are copied, since what is in the run folder counts as logged when it is resumed.
+            self.loggers.catch_up(folder)
             if self.engine.first:
                 copy_epochs(folder, self.folder)
-            self.loggers.catch_up()
             return self.learner.learn(
                 task,
                 callback=self._observers(self.folder, folder),

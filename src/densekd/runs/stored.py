@@ -5,7 +5,9 @@ Nothing here imports PyTorch, which listing and comparing runs doesn't need.
 
 import logging
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 RESULT_FILE = "result.json"
 FLATNESS_FILE = "flatness.json"
 SWEEP_FILE = "runs.json"
+STUDY_FILE = "study.db"  # the database of a search by Optuna
 
 _METRICS = {
     "classes_seen": is_count,
@@ -227,6 +230,19 @@ def load_sweep(folder: Path) -> dict[str, Any]:
     content = read_sealed_json(file, unsealed=True)
     check_entries(file, content, _SWEEP, _MORE_OF_SWEEP)
     return content
+
+
+def check_study(file: Path) -> None:
+    """Raise `DamagedFile` if the database of a search isn't one, or is inconsistent."""
+    try:
+        with closing(sqlite3.connect(file)) as database:
+            found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:  # a sweep is writing to it now
+            return
+        found = str(error)
+    if found != "ok":
+        raise DamagedFile(f"{file} is damaged: {' '.join(found.split())}.")
 
 
 def check_steps(file: Path, steps: Any) -> None:

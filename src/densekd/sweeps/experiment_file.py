@@ -16,8 +16,7 @@ from densekd.sweeps.search import Parameter, Search, check_names, distinct, read
 JobKind = Literal["runs", "compression"]
 Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orders"]
 
-# Keys of ``result.json``, but for the last two: the training time, and the sample variance of
-# ``average_incremental_accuracy`` over the columns.
+# What a table can show: numbers of ``result.json``, and the training time.
 MEASURES = (
     "average_incremental_accuracy",
     "average_incremental_accuracy_nme",
@@ -30,8 +29,9 @@ MEASURES = (
     "forward_transfer",
     "accuracy",
     "seconds",
-    "variance",
 )
+# The paper also has the sample variance of ``average_incremental_accuracy`` over the columns.
+_PAPER_MEASURES = (*MEASURES, "variance")
 _MOST_RUNS = 10_000
 _WORDS: dict[type, str] = {str: "text", dict: "table", list: "list"}
 _Value = TypeVar("_Value", str, dict[str, Any], list[Any])
@@ -46,6 +46,7 @@ _KEYS = (
     "table",
     "figures",
     "search",
+    "paper",
 )
 
 
@@ -55,7 +56,7 @@ class Target:
 
     where: Mapping[str, Any]  # the settings of the runs that it is about, by dotted key
     value: float  # in percent as printed; variance in percent squared, seconds in seconds
-    measure: str  # one of `MEASURES`
+    measure: str  # one of `MEASURES`, or ``variance``
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def short_value(value: Any) -> Any:
 
 
 def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
-    check_names("a key of an experiment", tree, (*_KEYS, "paper"))
+    check_names("a key of an experiment", tree, _KEYS)
     kind = _one_of("kind", tree.get("kind", "runs"), get_args(JobKind))
     usual = "accuracy" if kind == "compression" else MEASURES[0]
     grid = {key: _axis(key, values) for key, values in flat(_get(tree, "grid", dict)).items()}
@@ -217,7 +218,7 @@ def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target
     for measure in paper:
         if measure == "where":
             continue
-        _one_of("paper", measure, MEASURES)
+        _one_of("paper", measure, _PAPER_MEASURES)
         numbers = _get(paper, measure, dict)
         check_names(f"a value of {experiment.rows}", numbers, rows)
         for row, value in numbers.items():

@@ -16,12 +16,19 @@ from optuna.trial import FrozenTrial, TrialState
 
 from densekd.config.settings_tree import digest, plain
 from densekd.jobs.events import JobDone, JobEvent, JobProgress, JobStopped
+from densekd.runs.stored import STUDY_FILE, check_study
 from densekd.seeds import Seeds
 from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, trial_point
 from densekd.sweeps.pick import cell_of
 from densekd.sweeps.search import Parameter, Search
-from densekd.sweeps.sweep import PRUNED, JobSource, SweepRecord, validation_of
+from densekd.sweeps.sweep import (
+    PRUNED,
+    JobSource,
+    SweepRecord,
+    saying_how_to_repair,
+    validation_of,
+)
 
 
 class OptunaTrials(JobSource):
@@ -34,8 +41,11 @@ class OptunaTrials(JobSource):
     def __init__(self, record: SweepRecord, search: Search) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.record, self.search = record, search
-        file = (record.sweep.folder / "study.db").absolute()
+        file = (record.sweep.folder / STUDY_FILE).absolute()
         file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            with saying_how_to_repair(record.sweep.folder):
+                check_study(file)
         self._storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
         impossible = [cell_of(e.point, search.parameters) for e in record.sweep.impossible]
         cells: dict[str, Mapping[str, Any]] = {}

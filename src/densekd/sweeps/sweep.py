@@ -23,7 +23,7 @@ from densekd.files import (
 )
 from densekd.jobs.events import JobDone, JobEnd, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.runs.locks import exclusive
-from densekd.runs.stored import load_sweep, read_result
+from densekd.runs.stored import SWEEP_FILE, load_sweep, read_result
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import FIRST_TASKS, Pick, Trial, cell_of, pick_best
@@ -37,11 +37,9 @@ class SweepRecord:
     """The states of all jobs, and of those that earlier calls with other axes had."""
 
     def __init__(self, sweep: SweepPlan, finished: Callable[[SweepJob], bool]) -> None:
-        self.sweep = sweep
-        self.file = sweep.folder / "runs.json"
         before = _read_before(sweep.folder)
         self._others = {entry["folder"]: _ended(entry) for entry in before.get("runs", [])}
-        self._entries: dict[int, dict[str, Any]] = {}
+        self._entries: dict[Path, dict[str, Any]] = {}  # of the jobs, by their folder
         self._finished = finished
         self.sweep = dataclasses.replace(sweep, jobs=())
         self.add(*sweep.jobs)
@@ -56,18 +54,16 @@ class SweepRecord:
         self._left_out = [*impossible, *before_left_out]
         self._seconds_before = before.get("seconds") or 0.0
         self._start = time.monotonic()
-        self._job_starts: dict[int, float] = {}
+        self._job_starts: dict[Path, float] = {}
 
     def add(self, *jobs: SweepJob) -> None:
         """Add jobs; those that there are already are left out."""
-        known = {job.folder for job in self.sweep.jobs}
         for job in jobs:
-            if job.folder in known:
+            if job.folder in self._entries:
                 continue
-            known.add(job.folder)
             # A relative path, so that the folder of all runs can be moved.
             folder = os.path.relpath(job.folder, self.sweep.folder)
-            self._entries[len(self.sweep.jobs)] = {
+            self._entries[job.folder] = {
                 "folder": folder,
                 "point": plain(job.point),
                 "state": "finished" if self._finished(job) else "waiting",
@@ -107,18 +103,17 @@ class SweepRecord:
 
     def set(self, job: SweepJob, state: JobState, reason: str | None = None) -> None:
         """Change the state of a job, and write the file."""
-        number = self.sweep.jobs.index(job)
-        entry = self._entries[number]
+        entry = self._entries[job.folder]
         if state == "running":
-            self._job_starts[number] = time.monotonic()
-        elif number in self._job_starts:
-            entry["seconds"] += time.monotonic() - self._job_starts.pop(number)
+            self._job_starts[job.folder] = time.monotonic()
+        elif job.folder in self._job_starts:
+            entry["seconds"] += time.monotonic() - self._job_starts.pop(job.folder)
         entry |= {"state": state, "reason": reason}
         self.write()
 
     def write(self) -> None:
         """Write the file."""
-        write_sealed_json(self.file, self.content())
+        write_sealed_json(self.sweep.folder / SWEEP_FILE, self.content())
 
     def content(self) -> dict[str, Any]:
         """The content of the file; ``seconds`` is wall-clock time over all calls."""
@@ -140,7 +135,7 @@ class SweepRecord:
 
     def entry(self, job: SweepJob) -> Mapping[str, Any]:
         """The state, reason and seconds of a job."""
-        return self._entries[self.sweep.jobs.index(job)]
+        return self._entries[job.folder]
 
 
 def _read_before(folder: Path) -> dict[str, Any]:
@@ -176,8 +171,9 @@ def sweep_folder(sweep: SweepPlan, text: str) -> Iterator[None]:
     file = sweep.folder / "experiment.toml"
     with exclusive(sweep.folder):
         remove_leftovers(sweep.folder)
-        same = not file.exists() or _settings_of(file) == sweep.experiment.settings
-        if not same:
+        with saying_how_to_repair(sweep.folder):
+            before = read_experiment(file, sealed=True).settings if file.exists() else None
+        if before not in (None, sweep.experiment.settings):
             raise ValueError(
                 f"{file} has other settings than {sweep.experiment.name} has now, and one table "
                 "can't show both; rename the experiment, or give another --out."
@@ -186,11 +182,13 @@ def sweep_folder(sweep: SweepPlan, text: str) -> Iterator[None]:
         yield
 
 
-def _settings_of(file: Path) -> Mapping[str, Any]:
+@contextmanager
+def saying_how_to_repair(folder: Path) -> Iterator[None]:
+    """Say in an error about a damaged file of a sweep how to set it aside."""
     try:
-        return read_experiment(file, sealed=True).settings
+        yield
     except DamagedFile as error:
-        raise ValueError(f"{error} `densekd check {file.parent} --repair` sets it aside.") from None
+        raise ValueError(f"{error} `densekd check {folder} --repair` sets it aside.") from None
 
 
 class JobQueue:
@@ -325,23 +323,21 @@ class _Jobs:
         if self.source.hopeless(job, event) and job.folder not in self.pruned:
             self.pruned.add(job.folder)
             self.pool.stop_job(job)
-        _record_end(self.record, job, event, self.stopping, job.folder in self.pruned)
+        self._record_end(job, event)
         self.observer.job_event(job, event)
 
-
-def _record_end(
-    record: SweepRecord, job: SweepJob, event: JobEvent, stopping: bool, pruned: bool
-) -> None:
-    if isinstance(event, JobDone):
-        record.set(job, "finished")
-    elif isinstance(event, JobStopped) and pruned:
-        record.set(job, "pruned", PRUNED)
-    elif isinstance(event, JobStopped) and stopping:
-        record.set(job, "waiting")
-    elif isinstance(event, JobStopped):
-        record.set(job, "failed", "its process was asked to stop, and saved its state.")
-    elif isinstance(event, JobFailed):
-        if event.trace:
-            file = record.sweep.folder / "failures" / f"{job.folder.name}.txt"
-            write_atomically(file, event.trace)
-        record.set(job, "failed", event.reason)
+    def _record_end(self, job: SweepJob, event: JobEvent) -> None:
+        record = self.record
+        if isinstance(event, JobDone):
+            record.set(job, "finished")
+        elif isinstance(event, JobStopped) and job.folder in self.pruned:
+            record.set(job, "pruned", PRUNED)
+        elif isinstance(event, JobStopped) and self.stopping:
+            record.set(job, "waiting")
+        elif isinstance(event, JobStopped):
+            record.set(job, "failed", "its process was asked to stop, and saved its state.")
+        elif isinstance(event, JobFailed):
+            if event.trace:
+                file = record.sweep.folder / "failures" / f"{job.folder.name}.txt"
+                write_atomically(file, event.trace)
+            record.set(job, "failed", event.reason)

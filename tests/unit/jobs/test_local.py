@@ -23,7 +23,7 @@ from densekd.jobs.events import (
     JobStopped,
     JobWarning,
 )
-from densekd.jobs.local import BackgroundJob, LocalPool, cores, threads_each
+from densekd.jobs.local import BackgroundJob, LocalPool, threads_each
 from densekd.training.callbacks import Stopped
 
 
@@ -150,6 +150,15 @@ def test_a_process_that_is_killed_between_jobs_fails_none(pool: LocalPool) -> No
     assert told(pool, "return 3")["return 3"] == [JobDone(3)]
 
 
+def test_a_process_that_is_told_to_end_between_jobs_stops_none(pool: LocalPool) -> None:
+    assert told(pool, "tell")["tell"][-1] == JobDone()
+    (worker,) = pool._idle
+    worker.process.terminate()
+    worker.process.join(60)
+    assert worker.process.exitcode == -signal.SIGTERM
+    assert told(pool, "return 3")["return 3"] == [JobDone(3)]
+
+
 def test_closing_ends_what_is_going_on() -> None:
     pool = LocalPool(work, 1, 1)
     pool.start("wait")
@@ -200,7 +209,7 @@ def test_a_background_job_dies_with_its_process(tmp_path: Path) -> None:
 def test_threads_are_shared_out_unless_someone_says_how_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "cores", lambda: 8)
+    monkeypatch.setattr(local, "available_processors", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert [threads_each(n) for n in (1, 3, 4, 8, 20)] == [8, 2, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -217,7 +226,3 @@ def test_a_worker_gets_one_of_several_gpus(monkeypatch: pytest.MonkeyPatch) -> N
     assert [local._device(n) for n in range(3)] == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     assert [local._device(n) for n in range(3)] == ["5", "7", "5"]
-
-
-def test_there_is_a_processor() -> None:
-    assert 1 <= cores() <= (os.cpu_count() or 1)

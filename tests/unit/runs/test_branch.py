@@ -1,6 +1,7 @@
 """Going on from a step of another run."""
 
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from densekd.config.schema import Config, resolve
+from densekd.config.schema import Config, as_toml, resolve
+from densekd.files import write_sealed_text
 from densekd.runs.loaded import LoadedRun, load_run
 from densekd.runs.observer import RunObserver
 from densekd.runs.run import run_config, run_folder
@@ -159,6 +161,16 @@ def test_a_step_that_was_not_kept(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(ValueError, match=r"no learner of step 2, only of 1, 3, 4; .*--keep-steps"):
         run_config(branch(load_run(copied), 2), tmp_path)
+
+
+def test_another_run_in_the_place_of_the_parent(tmp_path: Path) -> None:
+    copied = tmp_path / "parent"
+    shutil.copytree(parent("rdkd").folder, copied)
+    config = branch(load_run(copied), 2)
+    other = replace(load_run(copied).config, epochs=3)
+    write_sealed_text(copied / "config.toml", as_toml(other))
+    with pytest.raises(ValueError, match="parent has other settings than the run that this one"):
+        run_config(config, tmp_path)
 
 
 def test_data_that_changed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from densekd.config.schema import resolve
 from densekd.parts import OwnPartError
 from densekd.runs.epochs import EpochLog
 from densekd.runs.loggers import (
@@ -15,6 +16,7 @@ from densekd.runs.loggers import (
     task_numbers,
 )
 from densekd.runs.record import StepRecord
+from densekd.runs.run import run_config
 from densekd.training.callbacks import TrainingProgress
 
 from support.schedules import TWO_PHASES
@@ -109,11 +111,36 @@ def test_a_logger_that_comes_later_gets_what_was_before(tmp_path: Path) -> None:
 
 def test_epochs_of_a_base_of_another_run_are_logged(tmp_path: Path) -> None:
     log = Log()
-    loggers = begun(tmp_path, log=log)
+    loggers = begun(tmp_path / "run", log=log)
     for epoch in range(4):
-        EpochLog(TWO_PHASES, tmp_path).report(report(epoch))
-    loggers.catch_up()
+        EpochLog(TWO_PHASES, tmp_path / "base").report(report(epoch))
+    loggers.catch_up(tmp_path / "base")
     assert log.steps == [("epochs", step) for step in (1, 2, 3, 4)]
+
+
+def test_a_run_that_is_killed_before_it_logged_a_base_of_another_run_logs_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    monkeypatch.setattr("densekd.runs.run.make_loggers", lambda names: {"log": log})
+    tree = {"network": "resnet8", "data": {"per_class": 4}, "scenario": {"first": 1}, "epochs": 2}
+    run_config(resolve({**tree, "method": {"name": "gkd"}}), tmp_path)
+    assert log.steps == [("epochs", 1), ("epochs", 2), ("tasks", 5)]
+    catch_up, log.steps = RunLoggers.catch_up, []
+
+    def killed(loggers: RunLoggers, folder: Path) -> None:
+        if "bases" in folder.parts:
+            raise KeyboardInterrupt
+        catch_up(loggers, folder)
+
+    other = resolve({**tree, "method": {"name": "rdkd"}})
+    with monkeypatch.context() as patch:
+        patch.setattr(RunLoggers, "catch_up", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(other, tmp_path)
+    assert log.steps == []
+    run_config(other, tmp_path)
+    assert log.steps == [("epochs", 1), ("epochs", 2), ("tasks", 5)]
 
 
 def test_numbers_after_a_task_have_names_and_unknown_ones_are_left_out() -> None:

@@ -117,6 +117,7 @@ def test_the_copy_that_a_sweep_keeps_has_the_name_of_its_folder(tmp_path: Path) 
         ),
         ('about = "What they reach."', "about = 3", "about must be a text, not 3."),
         ('"forgetting"\n', '"forgotten"\n', "'forgotten'; did you mean forgetting?"),
+        ('"forgetting"\n', '"variance"\n', "measure must be one of average_incremental"),
         ('"old-new"', '"bars"', "figures must be one of curves, base-curves, "),
         ('[grid]\n"method.name"', '[grids]\n"method.name"', "grids is not a key of an experiment"),
         ("seed = [1, 2]", "seed = 1", "grid.seed must be a list of values, not 1."),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from densekd.runs.check import repair_run
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import plan
 from densekd.sweeps.search import Parameter, Search
@@ -202,6 +203,23 @@ def test_the_first_tasks_choose_and_the_pick_learns_all(tmp_path: Path) -> None:
     firsts = [job.point.get("scenario.first") for job in record.sweep.jobs]
     assert firsts == [2, 2, 2, None, None]
     assert [job.point["seed"] for job in record.sweep.jobs] == [1, 1, 1, 1, 2]
+
+
+def test_a_damaged_study_is_set_aside_and_what_was_trained_counts_again(tmp_path: Path) -> None:
+    one = experiment(trials=3, prune_after=99).with_axes(["method.name=gkd", "seed=1"])
+    before, _ = sweep(tmp_path, one)
+    file = before.sweep.folder / "study.db"
+    whole = file.read_bytes()
+    for content in (b"no database" * 99, whole[: len(whole) // 2]):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"study\.db is damaged: .*check .* --repair` sets"):
+            sweep(tmp_path, one)
+        found, aside = repair_run(before.sweep.folder)
+        assert found.unreadable == (file,)
+        assert aside is not None
+        assert (aside / "study.db").read_bytes() == content
+        again, _ = sweep(tmp_path, one)
+        assert again.picks == before.picks
 
 
 def test_what_optuna_cannot_take_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
