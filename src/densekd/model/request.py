@@ -26,9 +26,9 @@ class Plan:
     image_size: int
     network: str
     method: str
-    phases: tuple[tuple[str, int], ...]  # name and epochs
-    seconds: float | None  # of training, if measured
-    resumed: bool  # whether it continues an interrupted update
+    phases: tuple[tuple[str, int], ...] = ()  # name and epochs
+    seconds: float | None = None  # of training, if measured
+    resumed: bool = False  # whether it continues an interrupted update
 
 
 class TeachObserver(Callback):

@@ -163,22 +163,20 @@ class Store:
                 raise ValueError(f"{parent!r} can't be the number of a step.")
             return HistoryEntry(step, parent, when, current, update_from_json(update))
         except ValueError as error:
-            raise self.damaged(
-                DamagedCheckpoint(f"{self.path(step)} doesn't say what its update did.")
-            ) from error
+            raise self.damaged(f"{self.path(step)} doesn't say what its update did.") from error
 
-    def damaged(self, error: Exception) -> ValueError:
+    def damaged(self, problem: object) -> ValueError:
         """The error that says what is damaged, and the way out."""
         return ValueError(
-            f"{error} `densekd check {self.folder}` says which steps are intact, and `densekd undo "
-            f"{self.folder} --to N` goes to one of them."
+            f"{problem} `densekd check {self.folder}` says which steps are intact, and "
+            f"`densekd undo {self.folder} --to N` goes to one of them."
         )
 
     def verify(self, step: int) -> None:
         """Raise ValueError unless all that a step needs is intact, also in other steps."""
         reason = why_damaged(self.folder, step)
         if reason is not None:
-            raise self.damaged(DamagedCheckpoint(reason))
+            raise self.damaged(reason)
 
     def ancestors(self, step: int) -> Iterator[int]:
         """A step, its parent, and so on to the first step."""

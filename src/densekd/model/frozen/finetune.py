@@ -202,8 +202,7 @@ class _Finetuning:
             model.network,
             FROZEN,
             ((FINETUNING, epochs),),
-            None,
-            resumed,
+            resumed=resumed,
         )
 
     def _trained(

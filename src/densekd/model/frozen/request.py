@@ -22,7 +22,7 @@ from densekd.data.decode import (
     open_rgb,
     shorter_side,
 )
-from densekd.data.folder import ImageItem, check_usable, find_images, warn_left_out
+from densekd.data.folder import FolderTable, check_usable, find_images, warn_left_out
 from densekd.data.selection import herding
 from densekd.files import read_sealed_json, write_sealed_json
 from densekd.model.frozen.backbone import BATCH, FrozenBackbone, pretrained_backbone
@@ -74,7 +74,7 @@ class FrozenRequest(UpdateRequest):
     ) -> Self | Update:
         """Find and hash the photos; their pixels are read when the update is carried out."""
         pointer, found = store.pointer(), find_images(source)
-        files = _hashed(found.items())
+        files = _hashed(found.table())
         asked, model = _digest(files, options), None
         if pointer is not None:
             last = store.before_finetuning(pointer.step)
@@ -117,9 +117,7 @@ class FrozenRequest(UpdateRequest):
             self.backbone.size,
             self.backbone.network,
             FROZEN,
-            (),
-            None,
-            resumed,
+            resumed=resumed,
         )
 
     def carry_out(self, observer: TeachObserver, began: float) -> Update:
@@ -288,17 +286,13 @@ def _check_options(model: FrozenModel, options: TeachOptions) -> None:
         )
 
 
-def _hashed(items: Sequence[ImageItem]) -> list[PhotoFile]:
+def _hashed(table: FolderTable) -> list[PhotoFile]:
     """The files with their hashes, divided into those to train and to test on."""
-    train, test = divide([item.label for item in items], [item.part for item in items], _SEED)
-    hashes = in_threads(lambda item: _hash(item.file), items)
-    return [
-        PhotoFile(item.file, item.label, item.part, held_out, hashed)
-        for item, hashed, used, held_out in zip(
-            items, hashes, (train | test).tolist(), test.tolist(), strict=True
-        )
-        if used
-    ]
+    names, parts, hashes = table.class_of_each, table.part_of_each, in_threads(_hash, table.paths)
+    train, test = divide(names, parts, _SEED)
+    rows = zip(table.paths, names, parts, test.tolist(), hashes, strict=True)
+    used = (train | test).tolist()
+    return [PhotoFile(*row) for row, use in zip(rows, used, strict=True) if use]
 
 
 def _hash(file: Path) -> bytes:

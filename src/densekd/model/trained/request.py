@@ -135,8 +135,7 @@ class TrainedRequest(UpdateRequest):
             config.network,
             method.name,
             tuple((phase.name, phase.schedule.epochs) for phase in phases),
-            None,
-            resumed,
+            resumed=resumed,
         )
 
     def timed(self, callback: Callback, began: float) -> tuple[Config, float]:
