@@ -28,31 +28,14 @@ WHOLE = "all"  # the only part of a folder that isn't divided into train and val
 logger = logging.getLogger(__name__)
 
 
-class ImageItem(NamedTuple):
-    """An image file, its class and the part of the folder it is in."""
-
-    file: Path
-    label: str
-    part: str
-
-
 class FoundImages(NamedTuple):
     """The files of a folder that look like images by their names; none has been opened."""
 
     parts: dict[str, ClassFiles]  # by ``train`` and ``val`` or ``test``, or only ``all``
     left_out: list[LeftOut]
 
-    def items(self) -> list[ImageItem]:
-        """All files, part by part and class by class."""
-        return [
-            ImageItem(file, label, part)
-            for part, classes in self.parts.items()
-            for label, files in classes.items()
-            for file in files
-        ]
-
     def table(self) -> "FolderTable":
-        """All files in the same order, in arrays."""
+        """All files, part by part and class by class."""
         names = dict.fromkeys(label for classes in self.parts.values() for label in classes)
         rank = {label: i for i, label in enumerate(names)}
         own = [
@@ -82,6 +65,16 @@ class FolderTable(NamedTuple):
     def paths(self) -> Sequence[Path]:
         """The files of a folder; those of a packed file have no paths."""
         return cast(Sequence[Path], self.files)
+
+    @property
+    def class_of_each(self) -> list[str]:
+        """The class of each file."""
+        return [self.classes[label] for label in self.labels.tolist()]
+
+    @property
+    def part_of_each(self) -> list[str]:
+        """The part of the folder that each file is in."""
+        return [self.part_names[part] for part in self.parts.tolist()]
 
     def take(self, index: Tensor) -> "FolderTable":
         """Return the files at ``index``, positions or a mask."""

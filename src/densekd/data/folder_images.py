@@ -116,8 +116,7 @@ def divided(table: FolderTable, seed: int) -> FolderTable:
     """Divide a folder without ``train`` and ``val`` by drawing test images; see `held_out`."""
     if WHOLE not in table.part_names:
         return table
-    names = [table.classes[label] for label in table.labels.tolist()]
-    tested = held_out(names, TEST_FRACTION, seed)
+    tested = held_out(table.class_of_each, TEST_FRACTION, seed)
     return table._replace(parts=tested.long(), part_names=(TRAIN, "test"))
 
 

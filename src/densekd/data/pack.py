@@ -239,9 +239,8 @@ def _header(sizes: dict[str, int], facts: dict[str, str]) -> bytes:
 
 
 def _names(table: FolderTable) -> Iterator[str]:
-    labels, parts = table.labels.tolist(), table.parts.tolist()
-    for file, label, part in zip(table.paths, labels, parts, strict=True):
-        yield f"{table.part_names[part]}/{table.classes[label]}/{file.name}"
+    rows = zip(table.part_of_each, table.class_of_each, table.paths, strict=True)
+    return (f"{part}/{label}/{file.name}" for part, label, file in rows)
 
 
 def _plan(table: FolderTable, options: PackOptions) -> str:

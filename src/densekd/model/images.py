@@ -3,7 +3,7 @@
 import logging
 import os
 import unicodedata
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,17 +101,14 @@ def read_update_images(
 
     ``seed`` draws the test images if the folder has no ``val``.
     """
-    items = found.items()
-    _check_memory(len(items), size)
-    pixels, read, unreadable = decode_all([item.file for item in items], size, on_progress)
+    table = found.table()
+    _check_memory(len(table.files), size)
+    pixels, read, unreadable = decode_all(table.paths, size, on_progress)
     warn_left_out([*found.left_out, *unreadable])
-    names, parts = [items[i].label for i in read], [items[i].part for i in read]
-    counts = {
-        part: Counter(n for n, p in zip(names, parts, strict=True) if p == part)
-        for part in found.parts
-    }
-    check_usable(source, counts)
-    for_training, for_test = divide(names, parts, seed)
+    table = table.take(torch.tensor(read, dtype=torch.int64))
+    check_usable(source, table.counts())
+    names = table.class_of_each
+    for_training, for_test = divide(names, table.part_of_each, seed)
     new = tuple(sorted(set(names) - set(known)))
     ranks = {name: rank for rank, name in enumerate([*known, *new])}
     whole = Split(PixelImages(pixels), torch.tensor([ranks[name] for name in names]))
