@@ -19,6 +19,7 @@ from densekd.config.schema import (
     OrderSeed,
     as_tree,
     checked,
+    epoch_share,
 )
 from densekd.config.settings_tree import digest, merge, uniform
 from densekd.data.memory import Quota
@@ -61,9 +62,7 @@ class CompressionConfig:
 
     def schedules(self) -> CompressionSchedules:
         """The schedules of ``training``, shortened by ``epochs``."""
-        share = 1.0 if self.epochs is None else self.epochs
-        if isinstance(self.epochs, int):
-            share = self.epochs / self.training.student.epochs
+        share = epoch_share(self.epochs, self.training.student)
         return CompressionSchedules(
             self.training.teacher.scaled(share), self.training.student.scaled(share)
         )

@@ -263,9 +263,7 @@ class Config:
 
     def schedules(self) -> Schedules:
         """The schedules to train by: those of ``training``, shortened by ``epochs``."""
-        share = 1.0 if self.epochs is None else self.epochs
-        if isinstance(self.epochs, int):
-            share = self.epochs / self.training.base.epochs
+        share = epoch_share(self.epochs, self.training.base)
         return self.training.schedules.scaled(share)
 
     def make_method(self) -> Method:
@@ -273,14 +271,19 @@ class Config:
         method = self.method.make(self.schedules())
         if self.epochs is None or not self.method.is_value:
             return method
-        whole = isinstance(self.epochs, int)
-        share = self.epochs / method.base[0].schedule.epochs if whole else self.epochs
-        return shortened(method, share)
+        return shortened(method, epoch_share(self.epochs, method.base[0].schedule))
 
     def workload(self, tasks: Sequence[Task]) -> list[PhaseWork]:
         """All phases of all tasks, to estimate the time that is left."""
         quota = Quota(self.memory.per_class, self.memory.total)
         return workload(self.make_method(), tasks, quota)
+
+
+def epoch_share(epochs: float | None, schedule: Schedule) -> float:
+    """The share of all epochs to train, if ``epochs`` is that or a number for one schedule."""
+    if epochs is None:
+        return 1.0
+    return epochs / schedule.epochs if isinstance(epochs, int) else epochs
 
 
 def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:

@@ -169,8 +169,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """List the values of nested sections by dotted key."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
-        inner = flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else None
-        found |= {f"{prefix}{key}": value} if inner is None else inner
+        name = f"{prefix}{key}"
+        found |= flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return found
 
 

@@ -1,6 +1,7 @@
 """The settings of an update: what the user gave, what the model has, and the epochs to train."""
 
 import dataclasses
+import logging
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ from densekd.config.settings_tree import given, merge, override
 from densekd.methods.registry import baseline_of
 from densekd.model.options import TeachOptions
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
+
+logger = logging.getLogger(__name__)
 
 Part = Literal["base", "increment"]
 
@@ -105,6 +108,10 @@ def with_schedule(
             method = dataclasses.replace(config.method, options=method_options)
             config = dataclasses.replace(config, method=method)
     if given(chosen, "training", part, "epochs") is not None:
+        if options.epochs is not None:
+            logger.warning("--epochs has no effect beside training.%s.epochs, which wins.", part)
+        if options.budget is not None:
+            logger.warning("training.%s.epochs has no effect beside --budget, which wins.", part)
         return config
     return with_epochs(config, part, options.epochs or usual_epochs(part, images))
 

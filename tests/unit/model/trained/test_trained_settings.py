@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from densekd.config.schema import Config
@@ -129,3 +131,20 @@ def test_later_phases_are_shortened_to_a_quarter_at_most() -> None:
 def test_invalid_options_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TeachOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "words"),
+    [
+        ("base", {"epochs": 5}, "--epochs has no effect beside training.base.epochs"),
+        ("base", {"budget": 5.0}, "training.base.epochs has no effect beside --budget"),
+        ("increment", {"epochs": 5}, ""),  # which the next update has
+        ("base", {}, ""),
+    ],
+)
+def test_epochs_that_are_given_twice_are_told(
+    key: str, given: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = TeachOptions(overrides=(f"training.{key}.epochs=3",), **given)
+    with_schedule(update_settings(None, options, 32), "base", options, 100, 2)
+    assert [words in record.getMessage() for record in caplog.records] == [True] * bool(words)
