@@ -1,6 +1,8 @@
-"""Argument checks and error messages that several modules share."""
+"""Argument checks, error messages and ways to escape text that several modules share."""
 
+import html
 import unicodedata
+from collections.abc import Iterable
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -28,6 +30,14 @@ def spreadsheet_text(text: str) -> str:
     """A text for CSV: it begins with an apostrophe if a spreadsheet would take it for a formula."""
     formula = text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
     return "'" * formula + escape_controls(text)
+
+
+def html_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of texts for a notebook, as HTML."""
+    lines = [f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"]
+    for row in rows:
+        lines.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def first_line(error: BaseException) -> str:

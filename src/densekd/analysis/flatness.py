@@ -1,6 +1,5 @@
 """Flatness of a minimum: how noise on the weights changes the training loss."""
 
-import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -15,17 +14,16 @@ from torch.nn.functional import cross_entropy
 from densekd.data.batches import in_order
 from densekd.data.dataset import OnProgress, Split, join_splits
 from densekd.data.stratify import first_of_each
-from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
+from densekd.files import read_sealed_json, write_sealed_json
 from densekd.nn.network import Network
 from densekd.runs.loaded import LoadedRun, load_run
-from densekd.runs.stored import FLATNESS_FILE, check_entries, load_flatness
+from densekd.runs.stored import FLATNESS_FILE, check_entries, load_flatness, read_or_warn
 from densekd.seeds import Seeds
 from densekd.shapes import is_measure, list_of
 from densekd.training.learner import Learner
 from densekd.training.phases import frozen_copy
 
 OnBatch = Callable[[int], None]
-logger = logging.getLogger(__name__)
 
 _UNFINISHED = "flatness-unfinished.json"
 _READ_AT_ONCE = 256
@@ -201,14 +199,8 @@ def _made_with(
     asked: dict[str, Any], read: Callable[[Path], dict[str, Any]], path: Path
 ) -> dict[str, Any] | None:
     """What ``read`` gives, if it was made with the same settings; a damaged file is made again."""
-    try:
-        held = read(path)
-    except FileNotFoundError:
-        return None
-    except DamagedFile as error:
-        logger.warning("%s It is measured again.", error)
-        return None
-    return held if all(held.get(k) == v for k, v in asked.items()) else None
+    held = read_or_warn(read, path, "It is measured again.")
+    return held if held and all(held.get(k) == v for k, v in asked.items()) else None
 
 
 def _read_losses(file: Path) -> dict[str, Any]:

@@ -86,8 +86,8 @@ class SweepDisplay(Display, SweepObserver):
                 f"pruned: {entry['reason']}" if entry["state"] == "pruned" else "stopped and saved"
             )
         experiment = self.record.sweep.experiment
-        value, word = (read_result(job.folder) or {}).get(experiment.measure), ""
-        if experiment.search is not None and not self.record.is_pick(job):
+        value, word = _share(read_result(job.folder) or {}, experiment.measure), ""
+        if not self.record.is_pick(job):
             value, word = validation_of(job), " on validation images"
         reached = "" if value is None else f" with {output.percent(value)} %{word}"
         return f"finished{reached}, {output.duration(self.record.entry(job)['seconds'])}"
@@ -136,13 +136,13 @@ def summary(sweep: SweepPlan, left: int) -> str:
 
 def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
     """List the runs, the bases that they share, and their states."""
-    left = sum(not finished(job) for job in sweep.jobs)
-    console.print(summary(sweep, left), soft_wrap=True)
+    done = {job.folder for job in sweep.jobs if finished(job)}
+    console.print(summary(sweep, len(sweep.jobs) - len(done)), soft_wrap=True)
     numbers = {shares: n for n, shares in enumerate(dict.fromkeys(j.shares for j in sweep.jobs), 1)}
     table = output.table("run", _base(sweep), "state", "folder")
     for job in sweep.jobs:
         begun = "started" if job.folder.exists() else "waiting"
-        state = "finished" if finished(job) else begun
+        state = "finished" if job.folder in done else begun
         folder = output.safe(job.folder)
         table.add_row(output.safe(job.label), str(numbers[job.shares]), state, folder)
     for each in sweep.impossible:
@@ -170,7 +170,7 @@ def show_outcome(record: SweepRecord, console: Console) -> None:
     table = output.table("run", "state", numbers=numbers)
     for job in sweep.jobs:
         result = read_result(job.folder) or {}
-        value = result.get(measure) if record.is_pick(job) else None
+        value = _share(result, measure) if record.is_pick(job) else None
         seconds = _training_seconds(result)
         took, minutes = ("-", "-") if seconds is None else (f"{seconds:.0f}", f"{seconds / 60:.1f}")
         reached = output.percent(value) if percents else took
@@ -189,6 +189,13 @@ def show_outcome(record: SweepRecord, console: Console) -> None:
         )
     for line in _outcome_lines(record):
         console.print(line, soft_wrap=True)
+
+
+def _share(result: Mapping[str, Any], measure: str) -> float | None:
+    """A measure of a result as a share; None for a time, and if the result doesn't have it."""
+    if measure == "accuracy" and "steps" in result:  # that of a run after its last task
+        result = result["steps"][-1]
+    return None if measure == "seconds" else result.get(measure)
 
 
 def as_json(record: SweepRecord) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Finished runs side by side."""
 
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from densekd.checks import escape_controls
+from densekd.checks import escape_controls, html_table
 from densekd.config.settings_tree import flat
 from densekd.files import write_atomically
 from densekd.reports.charts import Chart, Series, draw_figures
@@ -21,6 +20,7 @@ COMPARED = {
     "old_accuracy": "old %",
     "new_accuracy": "new %",
 }
+_TITLES = ["run", *COMPARED.values(), "minutes"]
 
 
 def compare(*folders: Path | str) -> "Comparison":
@@ -75,7 +75,7 @@ class Comparison(Sequence[Mapping[str, Any]]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        lines = [["run", *COMPARED.values(), "minutes"], *map(_texts, self._rows)]
+        lines = [_TITLES, *map(_texts, self._rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
@@ -87,16 +87,24 @@ class Comparison(Sequence[Mapping[str, Any]]):
 
     def _repr_html_(self) -> str:
         """The table for notebooks."""
-        head = "".join(f"<th>{title}</th>" for title in ("run", *COMPARED.values(), "minutes"))
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _texts(row))}</tr>"
-            for row in self._rows
-        )
-        return f"<table><tr>{head}</tr>{rows}</table>"
+        return html_table(_TITLES, map(_texts, self._rows))
 
     def plot(self, file: Path | str) -> None:
-        """Draw accuracy over classes seen, as PNG, PDF or SVG."""
-        plot_runs(self.runs, Path(file))
+        """Draw the accuracy after each task, on all classes seen and on those of earlier tasks.
+
+        The ending of the file says whether as PNG, PDF or SVG.
+        """
+        titles = {"accuracy": "All classes seen", "old_accuracy": "Classes of earlier tasks"}
+        charts = []
+        for measure, title in titles.items():
+            series = tuple(Series(label, curve([run], measure)) for label, run in self.runs)
+            charts.append(
+                Chart("", title, "", "classes seen", "accuracy on test images, %", series)
+            )
+        places = {label: place for place, (label, _) in enumerate(self.runs)}
+        file = Path(file)
+        ending = file.suffix.removeprefix(".") or "png"
+        write_atomically(file, draw_figures(charts, places, [ending])[ending])
 
 
 def _texts(row: Mapping[str, Any]) -> list[str]:
@@ -119,15 +127,3 @@ def finished_runs(*folders: Path) -> list[tuple[str, RunRecord]]:
     runs.sort(key=lambda run: run.measured(AVERAGE) or 0.0, reverse=True)
     # The settings as stored: completing them takes seconds of imports.
     return list(zip(run_labels([flat(run.config) for run in runs]), runs, strict=True))
-
-
-def plot_runs(runs: Sequence[tuple[str, RunRecord]], file: Path) -> None:
-    """Plot the accuracy on all classes seen, and on those of earlier tasks, after each task."""
-    titles = {"accuracy": "All classes seen", "old_accuracy": "Classes of earlier tasks"}
-    charts = []
-    for measure, title in titles.items():
-        series = tuple(Series(label, curve([run], measure)) for label, run in runs)
-        charts.append(Chart("", title, "", "classes seen", "accuracy on test images, %", series))
-    places = {label: place for place, (label, _) in enumerate(runs)}
-    ending = file.suffix.removeprefix(".") or "png"
-    write_atomically(file, draw_figures(charts, places, [ending])[ending])

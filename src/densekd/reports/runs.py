@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from densekd.runs.stored import (
     check_steps,
     load_flatness,
     load_sweep,
+    read_or_warn,
     read_result,
 )
 from densekd.shapes import is_tree
@@ -46,12 +47,9 @@ class RunRecord:
     def settings(self) -> FlatSettings:
         """Its settings by dotted names, completed by defaults that its version didn't have."""
         # Imported here because it takes seconds, and `compare` doesn't need it.
-        from densekd.config.schema import as_tree, resolve
+        from densekd.config.schema import resolve
 
-        try:
-            return flat(as_tree(resolve(self.config)))
-        except ValueError:  # written by a version with other settings
-            return flat(self.config)
+        return _completed(self.config, resolve)
 
     @property
     def method(self) -> str:
@@ -127,13 +125,9 @@ class CompressionRun:
         """Its settings by dotted names, completed by defaults that its version didn't have."""
         # Imported here because it takes seconds, and `compare` doesn't need it.
         from densekd.compression.config import resolve_compression
-        from densekd.config.schema import as_tree
 
-        config = self.result.get("config", {})
-        try:
-            return flat(as_tree(resolve_compression(config)) if config else {})
-        except ValueError:  # written by a version with other settings
-            return flat(config)
+        config = self.result.get("config")
+        return _completed(config, resolve_compression) if config else {}
 
     @property
     def method(self) -> str:
@@ -157,6 +151,15 @@ class CompressionRun:
         """A number of its result."""
         known = self.result.get(measure)
         return None if known is None else float(known)
+
+
+def _completed(config: Mapping[str, Any], resolve: Callable[[Any], Any]) -> FlatSettings:
+    from densekd.config.schema import as_tree
+
+    try:
+        return flat(as_tree(resolve(config)))
+    except ValueError:  # written by a version with other settings
+        return flat(config)
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,8 @@ def _read(folder: Path) -> RunRecord | CompressionRun | None:
     result = read_result(folder)
     if result is not None and result.get("kind") == "compression":
         return CompressionRun(folder, result)
-    flatness = _flatness(folder)
+    consequence = "It is left out; `densekd flatness` measures it again."
+    flatness = read_or_warn(load_flatness, folder, consequence)
     if result is not None:
         return RunRecord(folder, result["config"], result["steps"], result, flatness)
     file = folder / "config.toml"
@@ -239,16 +243,6 @@ def _read(folder: Path) -> RunRecord | CompressionRun | None:
     except ValueError as error:
         if file.exists():
             logger.warning("%s The run is left out.", error)
-        return None
-
-
-def _flatness(folder: Path) -> dict[str, Any] | None:
-    try:
-        return load_flatness(folder)
-    except FileNotFoundError:
-        return None
-    except DamagedFile as error:
-        logger.warning("%s It is left out; `densekd flatness` measures it again.", error)
         return None
 
 

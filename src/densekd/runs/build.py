@@ -66,9 +66,10 @@ def fewer(
 
 def make_engine(config: CommonConfig) -> Engine:
     """Set up device, precision and ranks."""
-    engine = config.engine
-    names = ("accelerator", "devices", "precision", "nodes", "compile")
-    return Engine(*(getattr(engine, name) for name in names))
+    chosen = config.engine
+    return Engine(
+        chosen.accelerator, chosen.devices, chosen.precision, chosen.nodes, chosen.compile
+    )
 
 
 def make_learner(

@@ -119,15 +119,12 @@ def _wrong_places(folder: Path) -> dict[Path, str]:
     epochs = folder / "epochs"
     inner = epochs.iterdir() if epochs.is_dir() and not epochs.is_symlink() else ()
     folders = [folder / "learner", folder / "predictions", epochs, *sorted(inner)]
+    others = [x for x in folders if os.path.lexists(x) and not x.is_dir()]
     return {
-        **{x: f"{x} is damaged: it isn't a folder." for x in folders if _is_no_folder(x)},
+        **{x: f"{x} is damaged: it isn't a folder." for x in others},
         **{x: f"{x} is a link to nothing." for x in broken_links(folder)},
         **{x: f"{x} is a link out of {folder}." for x in links_out(folder)},
     }
-
-
-def _is_no_folder(place: Path) -> bool:
-    return os.path.lexists(place) and not place.is_dir()
 
 
 class _Part(NamedTuple):

@@ -85,8 +85,10 @@ class LoadedRun:
         chosen = self.config.engine.accelerator
         # The run may have been made on another computer.
         there = chosen if has_accelerator(chosen) else "auto"
-        alone = replace(self.config.engine.alone(), accelerator=there)
-        engine = make_engine(replace(self.config, engine=alone))
+        settings = replace(
+            self.config.engine, accelerator=there, devices=1, nodes=1, compile="auto"
+        )
+        engine = make_engine(replace(self.config, engine=settings))
         images = state.facts.get("images") or self._images()
         with sound_content(self._learned.folder):
             mean, std, size = (images[k] and tuple(images[k]) for k in ("mean", "std", "size"))

@@ -1,11 +1,13 @@
 """What a run reports to those who watch it."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from densekd.data.scenario import Task
 from densekd.runs.record import StepRecord
-from densekd.training.callbacks import Callback, TrainingProgress
+from densekd.training.callbacks import Callback
 
 
 class RunObserver(Callback):
@@ -45,47 +47,14 @@ class RunObservers(RunObserver):
 
     def __init__(self, *observers: RunObserver) -> None:
         self.observers = observers
-
-    def loading(self, done: int, total: int) -> None:
-        """Pass on how much was read."""
-        for each in self.observers:
-            each.loading(done, total)
-
-    def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
-        """Pass on the start."""
-        for each in self.observers:
-            each.started(folder, tasks, done)
-
-    def resumed(self, records: Sequence[StepRecord]) -> None:
-        """Pass on what was learned before."""
-        for each in self.observers:
-            each.resumed(records)
-
-    def training(self, number: int, classes: Sequence[str]) -> None:
-        """Pass on the start of a task."""
-        for each in self.observers:
-            each.training(number, classes)
-
-    def shared_base(self, waiting: bool) -> None:
-        """Pass on where the base comes from."""
-        for each in self.observers:
-            each.shared_base(waiting)
-
-    def report(self, report: TrainingProgress) -> None:
-        """Pass on training progress."""
-        for each in self.observers:
-            each.report(report)
-
-    def evaluated(self, record: StepRecord) -> None:
-        """Pass on the record of a task."""
-        for each in self.observers:
-            each.evaluated(record)
-
-    def resumed_within(self, task: int, epoch: int) -> None:
-        """Pass on that a task is resumed."""
-        for each in self.observers:
-            each.resumed_within(task, epoch)
+        for event in dir(RunObserver):
+            if not event.startswith("_") and event != "stop":
+                setattr(self, event, partial(self._pass_on, event))
 
     def stop(self) -> bool:
         """Whether one of them wants the run to stop."""
         return any([each.stop() for each in self.observers])
+
+    def _pass_on(self, event: str, *facts: Any, **named: Any) -> None:
+        for each in self.observers:
+            getattr(each, event)(*facts, **named)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.checks import escape_controls
+from densekd.checks import escape_controls, html_table
 from densekd.config.settings_tree import given
 from densekd.files import expand_home
 from densekd.runs.record import StepRecord
@@ -112,12 +112,10 @@ class Result(Mapping[str, Any]):
 
     def _repr_html_(self) -> str:
         """A table of the tasks, for notebooks."""
-        titles = ("task", "classes", *_COLUMNS, "seconds")
-        head = "".join(f"<th>{title}</th>" for title in titles)
-        rows = "".join(f"<tr>{''.join(map(_cell, _row(step)))}</tr>" for step in self.steps)
         caption = html.escape(self._headline())
         where = f"<p>{caption}.<br>Folder: <code>{html.escape(str(self.folder))}</code></p>"
-        return f"{where}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        titles = ("task", "classes", *_COLUMNS, "seconds")
+        return where + html_table(titles, map(_row, self.steps))
 
     def _headline(self) -> str:
         steps, source = self.steps, given(self._record, "config", "data", "source")
@@ -135,7 +133,3 @@ def _row(step: StepRecord) -> list[str]:
     shares = [getattr(step, name) for name in _COLUMNS.values()]
     numbers = ["-" if share != share else f"{100 * share:.1f}" for share in shares]  # NaN: none
     return [str(step.number + 1), str(step.classes_seen), *numbers, f"{step.seconds:.1f}"]
-
-
-def _cell(text: str) -> str:
-    return f"<td>{html.escape(text)}</td>"

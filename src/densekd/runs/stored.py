@@ -6,7 +6,7 @@ Nothing here imports PyTorch, which listing and comparing runs doesn't need.
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -176,12 +176,23 @@ def load_result(folder: Path) -> dict[str, Any]:
 
 def read_result(folder: Path) -> dict[str, Any] | None:
     """Read a folder's ``result.json``; None if there is none, or, with a warning, none intact."""
+    consequence = "The run counts as unfinished; repeat it to write the file again."
+    return read_or_warn(load_result, folder, consequence)
+
+
+def read_or_warn(
+    load: Callable[[Path], dict[str, Any]], path: Path, consequence: str
+) -> dict[str, Any] | None:
+    """What ``load`` reads; None if there is no file, or, with a warning, none intact.
+
+    The warning ends with a sentence about the ``consequence``.
+    """
     try:
-        return load_result(folder)
+        return load(path)
     except FileNotFoundError:
         return None
     except DamagedFile as error:
-        logger.warning("%s The run counts as unfinished; repeat it to write the file again.", error)
+        logger.warning("%s %s", error, consequence)
         return None
 
 

@@ -67,7 +67,7 @@ class OptunaTrials(JobSource):
                 return None
             number, values = study.ask()
             job = self._job(study, values)
-            if not self._known(job):
+            if job not in self.record:
                 self._open[job.folder] = study, number
                 return job
             # It has the values of an earlier trial; end it with that one's result, if it has one.
@@ -100,7 +100,7 @@ class OptunaTrials(JobSource):
     def _restore(self, study: "_Study", trial: FrozenTrial) -> None:
         """Add the job of an earlier call's trial to the record."""
         job = self._job(study, trial.params)
-        if self._known(job):
+        if job in self.record:
             if trial.state == TrialState.RUNNING:
                 study.tell(trial.number, validation_of(job))
             return
@@ -111,9 +111,6 @@ class OptunaTrials(JobSource):
             self._open[job.folder] = study, trial.number
             if self.record.entry(job)["state"] == "finished":  # but the study wasn't told
                 self.hopeless(job, JobDone())
-
-    def _known(self, job: SweepJob) -> bool:
-        return job.folder in {other.folder for other in self.record.sweep.jobs}
 
 
 class _Study:

@@ -1,10 +1,10 @@
 """What a sweep reached: the results of its runs, and what failed."""
 
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from densekd.checks import html_table
 from densekd.runs.result import Result
 from densekd.sweeps.sweep import SweepRecord
 
@@ -48,10 +48,7 @@ class SweepOutcome(Sequence[Result]):
         """A row for each run, for notebooks."""
         cells = [(label, _reached(result)) for label, result in zip(self.labels, self, strict=True)]
         cells += [(label, f"failed: {reason}") for label, reason in self.failures.items()]
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells
-        )
-        return f"<table><tr><th>run</th><th>accuracy</th></tr>{rows}</table>"
+        return html_table(("run", "accuracy"), cells)
 
 
 def _reached(result: Result) -> str:

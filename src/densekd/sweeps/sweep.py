@@ -5,7 +5,6 @@ proposes, and those that learn all tasks with the picked values.
 """
 
 import dataclasses
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,13 +22,12 @@ from densekd.files import (
 )
 from densekd.jobs.events import JobDone, JobEnd, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.runs.locks import exclusive
-from densekd.runs.stored import SWEEP_FILE, load_sweep, read_result
+from densekd.runs.stored import SWEEP_FILE, load_sweep, read_or_warn, read_result
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import FIRST_TASKS, Pick, Trial, cell_of, pick_best
 
 PRUNED = "its accuracy on validation images was below the median of other trials."
-logger = logging.getLogger(__name__)
 JobState = Literal["waiting", "running", "finished", "failed", "pruned"]
 
 
@@ -37,8 +35,12 @@ class SweepRecord:
     """The states of all jobs, and of those that earlier calls with other axes had."""
 
     def __init__(self, sweep: SweepPlan, finished: Callable[[SweepJob], bool]) -> None:
-        before = _read_before(sweep.folder)
-        self._others = {entry["folder"]: _ended(entry) for entry in before.get("runs", [])}
+        # What earlier calls recorded.
+        consequence = "It is written again from the folders of its runs."
+        before = read_or_warn(load_sweep, sweep.folder, consequence) or {}
+        self._others: dict[str, Mapping[str, Any]] = {
+            entry["folder"]: _ended(entry) for entry in before.get("runs", [])
+        }
         self._entries: dict[Path, dict[str, Any]] = {}  # of the jobs, by their folder
         self._finished = finished
         self.sweep = dataclasses.replace(sweep, jobs=())
@@ -59,7 +61,7 @@ class SweepRecord:
     def add(self, *jobs: SweepJob) -> None:
         """Add jobs; those that there are already are left out."""
         for job in jobs:
-            if job.folder in self._entries:
+            if job in self:
                 continue
             # A relative path, so that the folder of all runs can be moved.
             folder = os.path.relpath(job.folder, self.sweep.folder)
@@ -71,6 +73,10 @@ class SweepRecord:
                 "seconds": self._others.pop(folder, {}).get("seconds", 0.0),
             }
             self.sweep = dataclasses.replace(self.sweep, jobs=(*self.sweep.jobs, job))
+
+    def __contains__(self, job: SweepJob) -> bool:
+        """Whether it has a job with the folder of this one."""
+        return job.folder in self._entries
 
     def unfinished(self) -> list[SweepJob]:
         """The jobs that are left to do."""
@@ -138,17 +144,6 @@ class SweepRecord:
         return self._entries[job.folder]
 
 
-def _read_before(folder: Path) -> dict[str, Any]:
-    """What earlier calls recorded; nothing if it is damaged, since runs tell their own state."""
-    try:
-        return load_sweep(folder)
-    except FileNotFoundError:
-        return {}
-    except DamagedFile as error:
-        logger.warning("%s It is written again from the folders of its runs.", error)
-        return {}
-
-
 def _ended(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entry of an earlier call; a job that was running then was killed, and waits."""
     return {**entry, "state": "waiting"} if entry.get("state") == "running" else entry
@@ -210,10 +205,6 @@ class JobQueue:
             if job.waits_for not in self._trained:
                 self._training.add(job.waits_for)
         return job
-
-    def add(self, job: SweepJob) -> None:
-        """Add a job at the end."""
-        self.waiting.append(job)
 
     def note(self, job: SweepJob, event: JobEvent) -> None:
         """Update the queue after an event of a job."""
@@ -315,7 +306,7 @@ class _Jobs:
     def _next(self) -> SweepJob | None:
         if not self.queue.waiting and (job := self.source.propose()) is not None:
             self.record.add(job)
-            self.queue.add(job)
+            self.queue.waiting.append(job)
         return self.queue.next()
 
     def _note(self, job: SweepJob, event: JobEvent) -> None:

@@ -1,5 +1,6 @@
 """What is said of a sweep, of which nothing is run here."""
 
+import dataclasses
 import io
 import json
 import signal
@@ -98,6 +99,25 @@ def test_what_becomes_of_each_run_is_a_line(tmp_path: Path) -> None:
         "rdkd seed=1: stopped and saved",
         "gkd seed=1: finished with 65.4 %, 0.0 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("measure", "told", "column"),
+    [("accuracy", " with 40.0 %", "40.0"), ("seconds", "", "60"), ("forgetting", "", "-")],
+)
+def test_what_a_run_reached_is_in_the_unit_of_the_measure(
+    measure: str, told: str, column: str, tmp_path: Path
+) -> None:
+    sweep = swept(tmp_path)
+    job = sweep.jobs[0]
+    finish(job, 0.6543, 60.0)
+    result = json.loads((job.folder / "result.json").read_text())
+    result["steps"][-1]["accuracy"] = 0.4
+    (job.folder / "result.json").write_text(json.dumps({**result, "seconds": 60.0}))
+    experiment = dataclasses.replace(sweep.experiment, measure=measure)
+    seen = Seen(dataclasses.replace(sweep, experiment=experiment))
+    assert seen.lines.outcome(job, JobDone()) == f"finished{told}, 0.0 s"
+    assert shown(seen.record)[3].split() == ["gkd", "seed=1", "finished", column, "1.0"]
 
 
 def test_what_a_run_says_cannot_control_the_terminal(tmp_path: Path) -> None:
