@@ -1,16 +1,12 @@
 """``densekd check``: what is damaged in a model or in a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from densekd.cli.options import argument, command
 from densekd.display import output
-
-if TYPE_CHECKING:
-    from densekd.model.check import ModelCheck
-    from densekd.runs.check import RunCheck
 
 
 @command(
@@ -63,7 +59,12 @@ def _model(folder: Path, repair: bool) -> _Found:
     parts = [f"{output.count(len(found.intact), 'step')} intact"]
     if more := len(found.opens) - len(found.intact):
         parts.append(f"{output.count(more, 'step')} able to predict only")
-    return _Found(found.problems, aside, f"{', '.join(parts)}; {_current(found)}")
+    current = f"the current one is {found.current}"
+    if found.current is None:
+        current = "which one is current can't be told"
+    elif found.current not in found.intact:
+        current = f"the current one, {found.current}, is damaged"
+    return _Found(found.problems, aside, f"{', '.join(parts)}; {current}")
 
 
 def _run(folder: Path, repair: bool) -> _Found:
@@ -71,22 +72,10 @@ def _run(folder: Path, repair: bool) -> _Found:
 
     aside = repair_run(folder)[1] if repair else None
     found = check_run(folder)
-    files = f"{output.count(found.intact, 'file')} intact"
-    return _Found(found.problems, aside, f"{files}{_result(found)}")
-
-
-def _result(found: "RunCheck") -> str:
-    words = {
+    result = {
         "intact": "; its result is intact",
         "damaged": "; its result is damaged, and repeating the run writes it again",
         "missing": "; it is unfinished and has no result yet, so repeat it to finish it",
-    }
-    return "" if found.result is None else words[found.result]
-
-
-def _current(found: "ModelCheck") -> str:
-    if found.current is None:
-        return "which one is current can't be told"
-    if found.current in found.intact:
-        return f"the current one is {found.current}"
-    return f"the current one, {found.current}, is damaged"
+        None: "",
+    }[found.result]
+    return _Found(found.problems, aside, f"{output.count(found.intact, 'file')} intact{result}")

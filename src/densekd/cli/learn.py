@@ -249,36 +249,25 @@ def _show_accuracy(update: "Update", console: Console) -> None:
         earlier = "-" if before is None else output.percent(getattr(before, part))
         table.add_row(title, output.number(count), earlier, output.percent(getattr(after, part)))
     console.print(table)
-    for line in [*_weak(update), *_lost(update)]:
+    for line in _remarks(update):
         console.print(line, soft_wrap=True)
 
 
-def _weak(update: "Update") -> list[str]:
-    """The new classes with less than half the mean accuracy of new classes."""
-    mean = update.after.new or 0.0
-    weak = {
-        each.name: each.after
-        for each in update.classes
-        if each.name in update.learned and each.after is not None and each.after < mean / 2
-    }
-    worst = sorted(weak, key=lambda name: weak[name])[:_LISTED]
-    listed = (f"{output.safe(name)} {output.percent(weak[name])}" for name in worst)
-    return [f"Learned least, in %: {', '.join(listed)}."] if worst else []
-
-
-def _lost(update: "Update") -> list[str]:
-    """The classes that lost accuracy, and those without test images."""
-    lost = [
-        (each.after - each.before, each.name, each.before, each.after)
-        for each in update.classes
-        if each.before is not None and each.after is not None and each.after < each.before
-    ]
-    lines = []
-    if lost:
-        listed = (
-            f"{output.safe(name)} {output.percent(before)} → {output.percent(after)}"
-            for _, name, before, after in sorted(lost, key=lambda each: each[0])[:_LISTED]
-        )
-        lines.append(f"Forgot most, in %: {', '.join(listed)}.")
-    untested = [each.name for each in update.classes if not each.tested]
-    return [*lines, f"Without test images: {output.name_list(untested)}."] if untested else lines
+def _remarks(update: "Update") -> Iterator[str]:
+    """The new classes with less than half the mean accuracy, those forgotten, those not tested."""
+    half = (update.after.new or 0.0) / 2
+    weak, lost = dict[str, float](), dict[str, float]()
+    for each in update.classes:
+        if each.after is None:
+            continue
+        now = output.percent(each.after)
+        if each.name in update.learned and each.after < half:
+            weak[f"{output.safe(each.name)} {now}"] = each.after
+        if each.before is not None and each.after < each.before:
+            then = output.percent(each.before)
+            lost[f"{output.safe(each.name)} {then} → {now}"] = each.after - each.before
+    for title, found in (("Learned least", weak), ("Forgot most", lost)):
+        if worst := sorted(found, key=lambda text: found[text])[:_LISTED]:
+            yield f"{title}, in %: {', '.join(worst)}."
+    if untested := [each.name for each in update.classes if not each.tested]:
+        yield f"Without test images: {output.name_list(untested)}."

@@ -184,11 +184,6 @@ class TrainingConfig(Schedules):
     # released code, which trains CIFAR longer. Baselines have their own, and refuse a preset.
     preset: Preset = "paper"
 
-    @property
-    def schedules(self) -> Schedules:
-        """The schedules without the preset."""
-        return Schedules(self.base, self.increment, self.finish)
-
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -206,10 +201,6 @@ class EngineConfig:
     def ranks(self) -> int:
         """How many processes share each batch."""
         return self.devices * self.nodes
-
-    def alone(self) -> "EngineConfig":
-        """The same for one process."""
-        return dataclasses.replace(self, devices=1, nodes=1, compile="auto")
 
 
 @dataclass(frozen=True)
@@ -263,8 +254,7 @@ class Config:
 
     def schedules(self) -> Schedules:
         """The schedules to train by: those of ``training``, shortened by ``epochs``."""
-        share = epoch_share(self.epochs, self.training.base)
-        return self.training.schedules.scaled(share)
+        return self.training.scaled(epoch_share(self.epochs, self.training.base))
 
     def make_method(self) -> Method:
         """Make the method; ``epochs`` also shorten a `Method` of one's own, as far as it can be."""

@@ -242,7 +242,7 @@ def test_a_base_with_strong_decay_is_shared_however_it_is_written() -> None:
     parts = ("base", "increment")
     preset = made(*cifar, "training.preset=strong-decay")
     single = made(*cifar, *(f"training.{part}.weight_decay=0.0005" for part in parts))
-    assert preset.training.schedules == single.training.schedules
+    assert preset.schedules() == single.schedules()
     assert digest(base_settings(preset, 50)) == digest(base_settings(single, 50))
 
 

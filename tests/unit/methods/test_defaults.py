@@ -42,7 +42,7 @@ def test_the_kind_of_data_follows_from_source_and_size(
     assert data_kind(source, size) == kind
     if source != "nonsense":
         config = resolve({"data": {"source": source, "image_size": size}})
-        assert config.training.schedules == method_defaults("rdkd", kind).schedules
+        assert config.schedules() == method_defaults("rdkd", kind).schedules
 
 
 @pytest.mark.parametrize(

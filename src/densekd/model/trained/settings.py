@@ -130,7 +130,7 @@ def affordable_epochs(part: Part, images: int, seconds: float, epoch_seconds: fl
 def with_epochs(config: Config, part: Part, epochs: int) -> Config:
     """Scale the schedules to this many epochs; later phases are scaled in proportion."""
     training = config.training
-    schedules = training.schedules.scaled(epochs / getattr(training, part).epochs)
+    schedules = training.scaled(epochs / getattr(training, part).epochs)
     base = schedules.base if part == "base" else training.base
     scaled = dataclasses.replace(
         training, base=base, increment=schedules.increment, finish=schedules.finish
