@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from densekd.parts import OwnPartError, explain_errors, is_reference, line_of, s
 from densekd.seeds import fixed_random_state
 
 ImageInput = Path | str | Image.Image | NDArray[Any]
+Label = str | int
 ImageInputs = Images | NDArray[Any] | Tensor | Sequence[ImageInput]
 _TESTS = ("test", "val", "validation", "valid")
 
@@ -119,6 +120,30 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
     return PixelImages(_decode(list(pictures), size))
 
 
+def as_labels(labels: Iterable[Label], images: int) -> list[Label]:
+    """Names and whole numbers; raises ValueError unless there is one for each of the images."""
+    single = isinstance(labels, str) or getattr(labels, "ndim", 1) == 0
+    if single or not isinstance(labels, Iterable):
+        raise ValueError(f"Labels must be a list with one for each image, not {labels!r}.")
+    given: list[Any] = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
+    if len(given) != images:
+        raise ValueError(f"{images} images have {len(given)} labels; give one for each.")
+    given = [label.item() if getattr(label, "ndim", 1) == 0 else label for label in given]
+    wrong = [label for label in given if not isinstance(label, str | int)]
+    if wrong:
+        raise ValueError(f"A label must be a name or a whole number, not {wrong[0]!r}.")
+    kinds = {type(label) for label in given}
+    if bool in kinds and len(kinds) > 1:
+        raise ValueError("Labels are either all true or false, or none is: True equals 1.")
+    return given
+
+
+def class_names(labels: Iterable[Label]) -> tuple[str, ...]:
+    """The text of each label once: numbers in their own order, before names."""
+    ordered = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+    return tuple(dict.fromkeys(map(str, ordered)))
+
+
 def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
     if isinstance(value, Dataset):
         return value
@@ -126,9 +151,8 @@ def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
     if isinstance(value, str | Path):
         return load_folder(value, image_size=size, seed=seed, on_progress=on_progress)
     if isinstance(value, tuple | list) and len(value) == 4:
-        train_x, train_y, test_x, test_y = value
-        parts = _Part(train_x, train_y), _Part(test_x, test_y)
-        return _dataset(name, [part.checked("arrays") for part in parts], None, options)
+        parts = [_Part(x, as_labels(y, len(x))) for x, y in (value[:2], value[2:])]
+        return _dataset(name, parts, None, options)
     train, test = _divided(value)
     if hasattr(train, "features") and hasattr(train, "select_columns"):
         # Test images are often published without labels; then validation is tested on.
@@ -149,22 +173,11 @@ def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
     return _dataset(name, [_items(part, count) for part in found], classes, options)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """The images and labels of the training or the test images."""
 
     images: Any
-    labels: Any
-
-    def checked(self, what: str) -> "_Part":
-        labels = np.asarray(self.labels.cpu() if isinstance(self.labels, Tensor) else self.labels)
-        known = labels.dtype.kind in "iuUO" or not labels.size  # NumPy takes [] for floats
-        if labels.ndim != 1 or not known or len(labels) != len(self.images):
-            raise ValueError(
-                f"{len(self.images)} images in {what} have labels {labels.dtype} of shape "
-                f"{list(labels.shape)}; give a whole number or a name for each."
-            )
-        return _Part(self.images, labels.tolist())
+    labels: list[Label]
 
 
 def _is_sequence(value: Any) -> bool:
@@ -195,7 +208,7 @@ def _items(part: Any, count: Callable[[], None]) -> _Part:
         images.append(image)
         labels.append(label.item() if hasattr(label, "item") else label)
         count()
-    return _Part(images, labels).checked("a data set")
+    return _Part(images, as_labels(labels, len(images)))
 
 
 def _dataset(
@@ -207,12 +220,12 @@ def _dataset(
     if not learned:
         raise ValueError("it has no training images.")
     if names is None:
-        values = sorted(learned, key=lambda label: (isinstance(label, str), label))
-        names = tuple(map(str, values))
-        ranks = {value: rank for rank, value in enumerate(values)}
+        names = class_names(learned)
+        rank = {name: i for i, name in enumerate(names)}
+        ranks: dict[Label, int] = {label: rank[str(label)] for label in learned}
     else:
         names = tuple(map(str, names))
-        ranks = {known: rank for rank, text in enumerate(names) for known in (rank, text)}
+        ranks = {known: i for i, text in enumerate(names) for known in (i, text)}
     unknown = [label for label in labels if label not in ranks]
     if unknown:
         raise ValueError(f"the label {unknown[0]!r} is none of its {len(names)} classes.")

@@ -73,6 +73,9 @@ def test_arrays_and_tensors_with_numbers_or_names() -> None:
     assert named.train.labels.tolist() == [1, 0, 1, 0]
     tensors = as_dataset((torch.rand(4, 3, 6, 8), torch.tensor([0, 5, 5, 0]), x, [0, 0, 5, 5]))
     assert tensors.classes == ("0", "5")
+    mixed = as_dataset((x, ["b", 10, np.int64(9), torch.tensor(10)], x, [9, 10, "b", "b"]))
+    assert (mixed.classes, mixed.train.labels.tolist()) == (("9", "10", "b"), [2, 1, 0, 1])
+    assert as_dataset((x, [True, False] * 2, x, [True] * 4)).classes == ("False", "True")
 
 
 def test_hugging_face_data() -> None:
@@ -145,8 +148,9 @@ X = np.zeros((3, 6, 8, 3), np.uint8)
     [
         (7, "flowers must be a Dataset, a folder, arrays .* not int"),
         (lambda: None, "not NoneType"),
-        ((X, [0, 1], X, [0, 1, 1]), "3 images in arrays have labels"),
-        ((X, [0.5, 1, 1], X, [0, 1, 1]), "labels float64"),
+        ((X, [0, 1], X, [0, 1, 1]), "3 images have 2 labels"),
+        ((X, [0.5, 1, 1], X, [0, 1, 1]), "a name or a whole number, not 0.5"),
+        ((X, [0.5, "a", "a"], X, ["a"] * 3), "a name or a whole number, not 0.5"),
         ((X.astype(np.int64), [0, 1, 1], X, [0, 1, 1]), "must be uint8 or floats"),
         ((X, [0, 1, 1], X[:, :4], [0, 1, 1]), r"training images have \(6, 8\) pixels"),
         ((Wrong("array"), Wrong("array")), r"item 0 is of type dict; it must be a pair"),

@@ -87,7 +87,7 @@ def test_truth_values_and_numbers_are_not_mixed() -> None:
     assert as_task(images, [True, False, True, False], (), 0).classes == ("False", "True")
 
 
-@pytest.mark.parametrize("labels", [3, None])
+@pytest.mark.parametrize("labels", [3, None, "abcd", np.array(3)])
 def test_labels_are_a_list(labels: Any) -> None:
     with pytest.raises(ValueError, match="one for each image"):
         as_task(as_images(X8), labels, (), 0)
