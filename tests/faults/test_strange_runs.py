@@ -201,6 +201,8 @@ def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
     assert "is a link out of" in text.replace("\n", "")
     with pytest.raises(ValueError, match="link out of"):
         find_runs([run])
+    other = write_run(run.parent, "method.name=rdkd")
+    assert [each.folder for each in find_runs([run.parent]).runs] == [other]
 
 
 def test_code_of_a_stranger_isnt_run(run: Path) -> None:

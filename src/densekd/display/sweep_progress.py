@@ -12,6 +12,7 @@ from densekd.display import output
 from densekd.display.interrupts import Interrupts
 from densekd.display.progress import Bars, Display
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
+from densekd.reports.statistics import group_by
 from densekd.runs.stored import read_result
 from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, SweepPlan
@@ -154,11 +155,11 @@ def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
 
 def left_out(sweep: SweepPlan) -> list[str]:
     """A line for each reason why runs are impossible, with these runs."""
-    reasons: dict[str, list[str]] = {}
-    for each in sweep.impossible:
-        reasons.setdefault(each.reason, []).append(output.safe(each.label))
-    lines = (f"Impossible: {', '.join(runs)}: {reason}" for reason, runs in reasons.items())
-    return [output.escape_controls(line) for line in lines]
+    lines = []
+    for reason, points in group_by(sweep.impossible, lambda each: each.reason).items():
+        runs = ", ".join(output.safe(each.label) for each in points)
+        lines.append(output.escape_controls(f"Impossible: {runs}: {reason}"))
+    return lines
 
 
 def show_outcome(record: SweepRecord, console: Console) -> None:

@@ -283,16 +283,13 @@ class _Layout:
         for row in rows:
             cells = [self._ours(row, value, experiment.measure) for value in self._values(axis)]
             over.append(Summary.of(cell.mean for cell in cells if cell is not None))
-        ours = {
-            "mean": [each and each.mean for each in over],
-            "variance": [each and each.variance for each in over],
-        }
-        for name, measure in (("mean", experiment.measure), ("variance", "variance")):
-            if name == "variance" and experiment.measure == "seconds":
-                continue  # it is that of shares
+        summaries = [("mean", experiment.measure, [each and each.mean for each in over])]
+        if experiment.measure != "seconds":  # a variance is that of shares
+            summaries.append(("variance", "variance", [each and each.variance for each in over]))
+        for name, measure, ours in summaries:
             paper = [self._paper({experiment.rows: row}, measure) for row in rows]
             kind = _KINDS.get(measure, "percent")
-            yield Column(name, "ours", kind, name), ours[name]
+            yield Column(name, "ours", kind, name), ours
             yield Column(f"{name}_paper", "paper", kind, name), paper
 
     def _values(self, key: str) -> tuple[Any, ...]:

@@ -179,10 +179,11 @@ class FoundRuns:
 def find_runs(places: Sequence[Path]) -> FoundRuns:
     """All runs in run folders, folders of run folders, or sweep folders, each once.
 
-    Whether sweeps can be read is left to `densekd.reports.experiments.read_sweep`.
+    Runs that can't be read are left out, with a warning; whether sweeps can is left to
+    `densekd.reports.experiments.read_sweep`.
 
     Raises:
-        ValueError: a folder doesn't exist, or none has a run.
+        ValueError: a folder doesn't exist, or none has a run that can be read.
     """
     folders: list[Path] = []
     sweeps: list[Path] = []
@@ -202,7 +203,13 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
         names = ("result.json", "config.toml")
         folders += [path for path in inside if any((path / name).is_file() for name in names)]
     unique = {os.path.realpath(folder): folder for folder in folders}.values()
-    read = [_read(folder) for folder in unique]
+    read: list[RunRecord | CompressionRun | None] = []
+    for folder in unique:
+        try:
+            read.append(_read(folder))
+        except ValueError as error:
+            logger.warning("%s The run is left out.", error)
+            damages.append(str(error))
     runs = tuple(each for each in read if isinstance(each, RunRecord))
     compressions = tuple(each for each in read if isinstance(each, CompressionRun))
     if not (runs or compressions):
@@ -225,7 +232,11 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def _read(folder: Path) -> RunRecord | CompressionRun | None:
-    """A run or a compression; None for an unfinished compression."""
+    """A run or a compression; None for an unfinished compression.
+
+    Raises:
+        ValueError: it can't be read, or has a link that leads out of it.
+    """
     check_links(folder)
     result = read_result(folder)
     if result is not None and result.get("kind") == "compression":
@@ -235,15 +246,12 @@ def _read(folder: Path) -> RunRecord | CompressionRun | None:
     if result is not None:
         return RunRecord(folder, result["config"], result["steps"], result, flatness)
     file = folder / "config.toml"
-    try:
-        config = read_toml(file, sealed=True)
-        if not (is_tree(config) and CONFIG(config)):
-            raise DamagedFile(f"{file} doesn't have the settings of a run.")
-        return RunRecord(folder, config, _steps(folder), None, flatness)
-    except ValueError as error:
-        if file.exists():
-            logger.warning("%s The run is left out.", error)
+    if not file.exists():
         return None
+    config = read_toml(file, sealed=True)
+    if not (is_tree(config) and CONFIG(config)):
+        raise DamagedFile(f"{file} doesn't have the settings of a run.")
+    return RunRecord(folder, config, _steps(folder), None, flatness)
 
 
 def _steps(folder: Path) -> Sequence[dict[str, Any]]:

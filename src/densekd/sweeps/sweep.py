@@ -50,7 +50,8 @@ class SweepRecord:
         # replaced by what they are now.
         points = [*(job.point for job in sweep.jobs), *(each.point for each in sweep.impossible)]
         now = [plain(point) for point in points]
-        self._others = {k: e for k, e in self._others.items() if e["point"] not in now}
+        for folder in [k for k, entry in self._others.items() if entry["point"] in now]:
+            del self._others[folder]
         impossible = [{"point": plain(e.point), "reason": e.reason} for e in sweep.impossible]
         before_left_out = [e for e in before.get("left_out", []) if e["point"] not in now]
         self._left_out = [*impossible, *before_left_out]
@@ -123,21 +124,18 @@ class SweepRecord:
 
     def content(self) -> dict[str, Any]:
         """The content of the file; ``seconds`` is wall-clock time over all calls."""
-        return {
+        content = {
             "scale": self.sweep.scale,
             "settings": plain(self.sweep.changes),
             "seconds": self._seconds_before + time.monotonic() - self._start,
             "runs": [*self._entries.values(), *self._others.values()],
             "left_out": self._left_out,
-            **self._search(),
         }
-
-    def _search(self) -> dict[str, Any]:
-        if (search := self.sweep.experiment.search) is None:
-            return {}
-        picks = [plain(dataclasses.asdict(pick)) for pick in self.picks]
-        keys = list(self.sweep.experiment.searched)
-        return {"search": {"keys": keys, "tasks": search.tasks, "picks": picks}}
+        if (search := self.sweep.experiment.search) is not None:
+            picks = [plain(dataclasses.asdict(pick)) for pick in self.picks]
+            keys = list(search.parameters)
+            content["search"] = {"keys": keys, "tasks": search.tasks, "picks": picks}
+        return content
 
     def entry(self, job: SweepJob) -> Mapping[str, Any]:
         """The state, reason and seconds of a job."""
