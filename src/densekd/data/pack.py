@@ -12,7 +12,7 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,7 +73,8 @@ def pack(
             return []
         with _Unfinished(target, plan) as unfinished:
             begun = len(unfinished.lengths)
-            for number, image in enumerate(_encoded(table, begun, options, workers), begun + 1):
+            left = table.take(torch.arange(begun, len(table.files)))
+            for number, image in enumerate(_encoded(left.paths, options, workers), begun + 1):
                 unfinished.add(image)
                 if on_progress is not None:
                     on_progress(number, len(table.files))
@@ -101,32 +102,31 @@ def encode_image(file: Path, options: PackOptions) -> bytes:
 
 
 class _Encoder(data.Dataset[bytes | None]):
-    """Encodes the files of a table, from one on; None for one that can't be read."""
+    """Encodes files; None for one that can't be read."""
 
-    def __init__(self, table: FolderTable, begun: int, options: PackOptions) -> None:
-        self.table, self.begun, self.options = table, begun, options
+    def __init__(self, files: Sequence[Path], options: PackOptions) -> None:
+        self.files, self.options = files, options
 
     def __len__(self) -> int:
-        return len(self.table.files) - self.begun
+        return len(self.files)
 
     def __getitem__(self, index: int) -> bytes | None:
         try:
             with muted:
-                return encode_image(self.table.paths[self.begun + index], self.options)
+                return encode_image(self.files[index], self.options)
         except UnreadableImage:
             return None
 
 
 def _encoded(
-    table: FolderTable, begun: int, options: PackOptions, workers: int | None
+    files: Sequence[Path], options: PackOptions, workers: int | None
 ) -> Iterator[bytes | None]:
     """The encoded images in order, made by other processes."""
     if workers is None:
-        workers = default_workers(FileImages(table.files, 1))
-    encoder = _Encoder(table, begun, options)
-    workers = min(workers, math.ceil(len(encoder) / _AT_ONCE))  # more would have nothing to do
+        workers = default_workers(FileImages(files, 1))
+    workers = min(workers, math.ceil(len(files) / _AT_ONCE))  # more would have nothing to do
     loader: data.DataLoader[Any] = data.DataLoader(
-        encoder, _AT_ONCE, num_workers=workers, collate_fn=list
+        _Encoder(files, options), _AT_ONCE, num_workers=workers, collate_fn=list
     )
     for images in loader:
         yield from images

@@ -10,11 +10,7 @@ from densekd.jobs.events import JobChannel, JobEnd, JobEvent, Work, run_job
 
 
 class InProcessPool:
-    """Runs one job at a time in a thread; has the methods of `densekd.jobs.local.LocalPool`.
-
-    Args:
-        work: runs a job.
-    """
+    """Runs one job at a time in a thread; has the methods of `densekd.jobs.local.LocalPool`."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
