@@ -10,7 +10,7 @@ from typing import Any
 from densekd.config.settings_tree import INERT_KEYS, flat, merge, nested
 from densekd.reports.groups import Group
 from densekd.reports.labels import shortened_schedule, table_file_name
-from densekd.reports.runs import AVERAGE, CompressionRun, FoundRuns, RunRecord, folder_of
+from densekd.reports.runs import AVERAGE, AnyRun, FoundRuns, folder_of
 from densekd.reports.statistics import Summary, gaps, group_by
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
 from densekd.runs.stored import check_links, load_sweep
@@ -32,7 +32,7 @@ class SweepEntry:
     point: GridPoint
     state: str
     reason: str
-    run: RunRecord | CompressionRun | None
+    run: AnyRun | None
     # Settings, by dotted key, in which it differs from the file, so that the paper's numbers are
     # about something else.
     differs: frozenset[str] = frozenset()
@@ -114,7 +114,7 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     return results if "search" not in record else _picked(results, record["search"])
 
 
-def _is_finished(run: RunRecord | CompressionRun | None, experiment: Experiment) -> bool:
+def _is_finished(run: AnyRun | None, experiment: Experiment) -> bool:
     if run is None or run.result is None:
         return False
     return "flatness" not in experiment.figures or getattr(run, "flatness", None) is not None
@@ -158,9 +158,7 @@ def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
     return replace(sweep, entries=entries, trials=trials, picks=picks)
 
 
-def experiment_tables(
-    sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]
-) -> tuple[Table, ...]:
+def experiment_tables(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> tuple[Table, ...]:
     """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
 
     Rows and columns that ``--grid`` added to the file's are in tables of their own, and so is what
@@ -182,7 +180,7 @@ def experiment_tables(
     return (*tables, *([_picks_table(sweep, methods)] if sweep.picks else []))
 
 
-def _picks_table(sweep: SweepResults, methods: Mapping[RunRecord | CompressionRun, str]) -> Table:
+def _picks_table(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> Table:
     """What a search has picked for each cell of the table, and from how many trials."""
     picks = sweep.picks
     keys = dict.fromkeys(key for pick in picks for key in (*pick.cell, *pick.values))
@@ -236,7 +234,7 @@ class _Layout:
     added: bool  # whether its rows or columns are not in the file
     entries: Sequence[SweepEntry]
 
-    def table(self, rehearsal: str, methods: Mapping[RunRecord | CompressionRun, str]) -> Table:
+    def table(self, rehearsal: str, methods: Mapping[AnyRun, str]) -> Table:
         experiment = self.experiment
         rows = self._values(experiment.rows)
         runs = [self._runs({experiment.rows: row}) for row in rows]
@@ -296,7 +294,7 @@ class _Layout:
         """The values of a key, in the order of the runs."""
         return distinct([entry.point[key] for entry in self.entries if key in entry.point])
 
-    def _runs(self, where: GridPoint) -> list[RunRecord | CompressionRun]:
+    def _runs(self, where: GridPoint) -> list[AnyRun]:
         own = [entry.run for entry in self.entries if where.items() <= entry.point.items()]
         return [run for run in own if run is not None]
 
@@ -319,15 +317,14 @@ class _Layout:
 
 
 def _labels(
-    rows: Iterable[Iterable[RunRecord | CompressionRun | None]],
-    methods: Mapping[RunRecord | CompressionRun, str],
+    rows: Iterable[Iterable[AnyRun | None]], methods: Mapping[AnyRun, str]
 ) -> list[tuple[str, ...]]:
     """The labels of the runs of each row, as far as they have one."""
     known = ((methods[run] for run in runs if run is not None and run in methods) for runs in rows)
     return [tuple(dict.fromkeys(labels)) for labels in known]
 
 
-def _shortened(runs: Iterable[RunRecord | CompressionRun]) -> list[str]:
+def _shortened(runs: Iterable[AnyRun]) -> list[str]:
     return sorted({shortened_schedule(run.settings) for run in runs} - {""})
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from densekd.reports.labels import Protocol, many, method_labels, natural_order
-from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.reports.runs import AVERAGE, AnyRun, CompressionRun, RunRecord
 from densekd.reports.statistics import Difference, Summary, group_by, paired_difference
 
 _Run = TypeVar("_Run", RunRecord, CompressionRun)
@@ -126,8 +126,8 @@ def _every_order(group: Group) -> dict[str, Summary]:
     return {order: mean for order, mean in means if mean is not None}
 
 
-def _rank(run: RunRecord | CompressionRun) -> tuple[bool, int, float]:
-    """More for a run that is further, or later."""
+def _rank(run: AnyRun) -> tuple[bool, int, float]:
+    """A sort key by which runs that are further, or later, come last."""
     file = run.folder / ("result.json" if run.result else "config.toml")
     steps = len(run.steps) if isinstance(run, RunRecord) else 0
     return run.result is not None, steps, file.stat().st_mtime

@@ -153,6 +153,9 @@ class CompressionRun:
         return None if known is None else float(known)
 
 
+AnyRun = RunRecord | CompressionRun
+
+
 def _completed(config: Mapping[str, Any], resolve: Callable[[Any], Any]) -> FlatSettings:
     from densekd.config.schema import as_tree
 
@@ -171,7 +174,7 @@ class FoundRuns:
     sweeps: tuple[Path, ...]  # their folders
 
     @property
-    def every(self) -> tuple[RunRecord | CompressionRun, ...]:
+    def every(self) -> tuple[AnyRun, ...]:
         """Runs, then compressions."""
         return (*self.runs, *self.compressions)
 
@@ -203,7 +206,7 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
         names = ("result.json", "config.toml")
         folders += [path for path in inside if any((path / name).is_file() for name in names)]
     unique = {os.path.realpath(folder): folder for folder in folders}.values()
-    read: list[RunRecord | CompressionRun | None] = []
+    read: list[AnyRun | None] = []
     for folder in unique:
         try:
             read.append(_read(folder))
@@ -231,7 +234,7 @@ def _is_sweep(folder: Path) -> bool:
     return all((folder / name).is_file() for name in ("experiment.toml", SWEEP_FILE))
 
 
-def _read(folder: Path) -> RunRecord | CompressionRun | None:
+def _read(folder: Path) -> AnyRun | None:
     """A run or a compression; None for an unfinished compression.
 
     Raises:

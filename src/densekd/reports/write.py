@@ -26,7 +26,7 @@ from densekd.reports.overview import (
     runs_table,
 )
 from densekd.reports.page import Contents, Section, render_page
-from densekd.reports.runs import CompressionRun, FoundRuns, RunRecord, find_runs
+from densekd.reports.runs import AnyRun, FoundRuns, find_runs
 from densekd.reports.statistics import group_by
 from densekd.reports.tables import Table, short_duration, to_csv, to_latex, to_markdown
 
@@ -104,7 +104,7 @@ def contents_of(found: FoundRuns) -> Contents:
     compressions = group_compressions(found.compressions)
     runs = {**{run: group.method for group in groups for run in group.all_runs}, **repeated}
     small = ((each, method) for (_, method), own in compressions.items() for each in own)
-    named: dict[RunRecord | CompressionRun, str] = dict([*runs.items(), *small])
+    named: dict[AnyRun, str] = dict([*runs.items(), *small])
     methods = sorted(set(named.values()))
     protocols = {group.protocol.label for group in groups}
     protocols |= {protocol for protocol, _ in compressions}
@@ -182,7 +182,7 @@ def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[F
     return replace(found, runs=runs), len(found.runs) - len(runs)
 
 
-def _experiment(sweep: SweepResults, named: Mapping[RunRecord | CompressionRun, str]) -> Section:
+def _experiment(sweep: SweepResults, named: Mapping[AnyRun, str]) -> Section:
     experiment = sweep.experiment
     took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
     about = f"{experiment.about} {sweep.progress}{took}."
@@ -214,5 +214,5 @@ def _shortened(found: FoundRuns) -> str:
         return ""
     kinds = ", ".join(sorted({*how} - {""}))
     some = f"{sum(map(bool, how))} of {len(how)} runs were not trained for their full schedules"
-    whom = "No run was trained for its full schedule" if all(how) else some
-    return f"{whom}: {kinds}."
+    which = "No run was trained for its full schedule" if all(how) else some
+    return f"{which}: {kinds}."
