@@ -155,7 +155,8 @@ def test_a_process_that_is_told_to_end_between_jobs_stops_none(pool: LocalPool) 
     (worker,) = pool._idle
     worker.process.terminate()
     worker.process.join(60)
-    assert worker.process.exitcode == -signal.SIGTERM
+    # It ends by the signal, or by itself if it was still putting its last job away.
+    assert worker.process.exitcode in (-signal.SIGTERM, 0)
     assert told(pool, "return 3")["return 3"] == [JobDone(3)]
 
 
