@@ -82,6 +82,24 @@ def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) 
 
 
 @pytest.mark.slow
+def test_answers_that_cross_the_end_of_their_stream_are_shown(
+    colours: Served, tmp_path: Path, browser: Browser
+) -> None:
+    red = sorted(colours.model.parent.glob("photos/red/*"))
+    with (
+        served(colours.model, tmp_path / "log", "late") as address,
+        opened(browser, address) as page,
+    ):
+        for count in (1, 2, 3):
+            look = tab(page, "Look")
+            drop(look, red[:count])
+            expect(look.locator(".kd-bar")).to_have_count(3 * count)
+        look.get_by_role("button", name="Teach this photo").last.click()
+        lesson = page.get_by_role("tabpanel").filter(visible=True)
+        expect(classes(lesson)).to_have_text(["No class yet", "1 photo"])
+
+
+@pytest.mark.slow
 def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> None:
     model = tmp_path / "colours"
     source = photos(tmp_path / "photos", "red", "green")

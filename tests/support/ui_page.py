@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-# Runs a command, and logs all connections to other computers.
+# Runs a command, and logs all connections to other computers. If it is "late", the browser learns
+# late that the server has closed the stream of its answers.
 WATCHED = """
 import sys
 log = open(sys.argv.pop(1), "w", buffering=1)
@@ -24,6 +25,17 @@ def callback(event, args):
         if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost"):
             print(event, address, file=log)
 sys.addaudithook(callback)
+if sys.argv.pop(1) == "late":
+    import asyncio
+    from densekd.ui import request_filter
+    class Late(request_filter.RequestFilter):
+        async def __call__(self, scope, receive, send):
+            async def send_late(message):
+                if b"close_stream" in message.get("body", b""):
+                    await asyncio.sleep(0.5)
+                await send(message)
+            await super().__call__(scope, receive, send_late)
+    request_filter.RequestFilter = Late
 from densekd.cli import app
 app()
 """
@@ -43,9 +55,9 @@ def photos(folder: Path, *names: str, count: int = 12) -> Path:
 
 
 @contextmanager
-def served(model: Path, log: Path) -> Iterator[str]:
-    """The address of a model's page."""
-    command = [sys.executable, "-c", WATCHED, str(log), "ui", str(model), "--port", "0"]
+def served(model: Path, log: Path, pace: str = "") -> Iterator[str]:
+    """The address of a model's page; see `WATCHED` for its ``pace``."""
+    command = [sys.executable, "-c", WATCHED, str(log), pace, "ui", str(model), "--port", "0"]
     with subprocess.Popen([*command, "--no-browser"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

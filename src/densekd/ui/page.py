@@ -20,8 +20,8 @@ _R = TypeVar("_R")
 _Changes = dict[Any, Any]  # new values of the page's components
 _Versions = dict[str, Any]  # of the parts of the page
 
-# How often a window asks for changes: while something goes on, and otherwise.
-_BUSY_SECONDS, _IDLE_SECONDS = 0.3, 2.0
+# How often a window asks for changes: while something goes on, and always.
+_BUSY_SECONDS, _ALWAYS_SECONDS = 0.3, 2.0
 _DROP_AREA = """<div class='kd-drop'><p>${label}</p>
 <button data-choose='images'>Choose photos</button>
 <button data-choose='folder'>Choose a folder</button>
@@ -77,7 +77,8 @@ class Page:
         self.title = Path(os.path.realpath(session.folder)).name
         with gr.Blocks(title=f"{self.title} · densekd", analytics_enabled=False) as self.blocks:
             self.seen = gr.State({})  # the versions that the window shows
-            self.timer = gr.Timer(_IDLE_SECONDS)
+            self.busy_timer = gr.Timer(_BUSY_SECONDS, active=False)
+            self.always_timer = gr.Timer(_ALWAYS_SECONDS)
             self.header = gr.HTML()
             with gr.Tabs() as self.tabs:
                 with gr.Tab("Look"):
@@ -113,7 +114,7 @@ class Page:
     def _connect(self) -> None:
         views: list[Any] = [
             self.seen,
-            self.timer,
+            self.busy_timer,
             self.header,
             self.history,
             self.predictions,
@@ -124,7 +125,8 @@ class Page:
         options = [self.minutes, self.epochs, self.known]
         events: list[tuple[Callable[..., Any], Callable[..., _Changes], list[Any]]] = [
             (self.blocks.load, self.refresh, []),
-            (self.timer.tick, self.refresh, []),
+            (self.busy_timer.tick, self.refresh, []),
+            (self.always_timer.tick, self.refresh, []),
             (self.look_area.upload, self.look, [self.look_area]),
             (self.predictions.select, self.drop_predicted, []),
             (self.teach_area.upload, self.drop, [self.teach_area, self.class_name]),
@@ -137,6 +139,10 @@ class Page:
             (self.mistakes.select, self.correct, []),
             (self.history.select, self.go_to_step, []),
         ]
+        # Gradio's answers come in a stream that the server closes when nothing is left to answer. A
+        # question that it gets just then is answered only after the window has asked the next one.
+        # So one timer must go on asking without its answer.
+        once = (self.busy_timer.tick, self.teach_button.click)
         for begin, act, given in events:
             begin(
                 act,
@@ -147,7 +153,7 @@ class Page:
                 # One at a time: else a window could show an older state after a newer one.
                 concurrency_id="page",
                 # By default Gradio drops what is clicked while the click before is handled.
-                trigger_mode="once" if act in (self.refresh, self.teach) else "multiple",
+                trigger_mode="once" if begin in once else "multiple",
             )
 
     def refresh(self, seen: _Versions) -> _Changes:
@@ -275,7 +281,7 @@ class Page:
         return {self.mistakes: shown}
 
     def _set_pace(self) -> _Changes:
-        return {self.timer: gr.Timer(_BUSY_SECONDS if self.session.busy else _IDLE_SECONDS)}
+        return {self.busy_timer: gr.Timer(active=self.session.busy)}
 
     def _show_update(self) -> _Changes:
         """Show the progress of an update until it ends, then its result."""
