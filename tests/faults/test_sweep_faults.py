@@ -1,7 +1,6 @@
 """Whatever happens to a sweep, it ends with the numbers of one to which nothing happened."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from densekd.runs.stored import load_result
 
 from support.self_signal import self_signalled
 
-# Two bases, so that two runs go on at a time; each saves 17 times.
+# Two bases, so that two runs go on at a time.
 TEXT = """
 title = "Two seeds"
 about = "In parallel."
@@ -127,12 +126,6 @@ def wait_for_end(processes: list[int]) -> None:
         time.sleep(0.05)
 
 
-def saved(out: Path) -> bool:
-    """Whether both runs have saved two epochs of five batches of their base."""
-    files = out.glob("bases/*/0*.json")
-    return len({file.parent for file in files if int(file.stem) >= 10}) == 2
-
-
 def descendants(process: int) -> dict[int, str]:
     """The processes that one has started, and that those have, by number, with their commands."""
     parents, commands = {}, {}
@@ -188,18 +181,18 @@ def ray_workers(process: subprocess.Popen[str]) -> list[int]:
 def test_a_killed_driver_and_a_killed_worker_of_ray(fine: dict[str, Any], place: Path) -> None:
     out = place / "ray"
     with begun(out, "--engine", "ray") as process:
-        wait(process, lambda: saved(out))
-        assert len(ray_workers(process)) == 2
+        # A busy machine may begin the second run when the first is nearly done.
+        wait(process, lambda: list(out.glob("bases/*/0*.json")))
+        assert ray_workers(process)
         process.kill()
         process.wait()
-    assert states(out) == [("running", None)] * 2
-    with begun(out, "--engine", "ray") as process:
-        wait(process, lambda: len(ray_workers(process)) == 2)
-        before = ray_workers(process)
-        os.kill(before[0], signal.SIGKILL)
-        assert states(out) == [("running", None)] * 2
+    assert ("running", None) in states(out)
+    # One of the workers, at the last file of its run.
+    fatal = self_signalled(place / "kill-ray", signal.SIGKILL, f"{out}/npz-*/result.json")
+    with begun(out, "--engine", "ray", environment=fatal) as process:
         # The run goes on in a new worker, or in the other one when that has finished its own run.
         _, errors = process.communicate()
+    assert (place / "kill-ray" / "sent").exists()
     assert process.returncode == 0, errors
     assert states(out) == [("finished", None)] * 2
     assert results(out) == fine
