@@ -2,6 +2,7 @@
 
 import io
 import json
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -163,7 +164,7 @@ def _check_settings(tree: Mapping[str, Any]) -> None:
         config = resolve(tree)
     except ValueError:
         return
-    assert as_toml(config)
+    assert resolve(tomllib.loads(as_toml(config))) == config
 
 
 def _picture(kind: str) -> bytes:
