@@ -1,17 +1,19 @@
 """A digest of any Python value: equal for equal values, also in another process."""
 
+import copyreg
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-_PLAIN = (str, bytes, int, float, complex, type(None), type(...), PurePath)
+_PLAIN = (str, bytes, int, float, complex, range, slice, type(None), type(...), PurePath)
 _CONTAINERS = (list, tuple, Mapping, Set)
 _WRAPPED = (MethodType, staticmethod, classmethod)
 _CODE = (type, FunctionType, CodeType, functools.partial, property, *_WRAPPED)
+_COPYING = ("__getstate__", "__reduce__", "__reduce_ex__")
 
 
 def value_digest(value: object) -> str:
@@ -44,10 +46,12 @@ class _Digest:
             return self._add_code(value)
         if _is_array(value):
             self._write("array", value.dtype, *value.shape)
+            if getattr(value.dtype, "hasobject", False):  # its bytes are addresses
+                return self.add(value.tolist())
             return self.sha256.update(_bytes(value))
         self._write(getattr(value, "__qualname__", ""))  # of a built-in function
         self.add(type(value))
-        return self.add(dict(getattr(value, "__dict__", {})))
+        return self.add(_content(value))
 
     def _write(self, *words: object) -> None:
         # With lengths, so that no two sequences of words look alike.
@@ -101,6 +105,30 @@ def _matters(name: str, value: object) -> bool:
     if name in ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__doc__"):
         return False
     return isinstance(value, (*_CODE, *_PLAIN, *_CONTAINERS)) or _is_array(value)
+
+
+def _content(value: Any) -> object:
+    """The attributes of a value; if it has none or copies itself, what a copy is made of."""
+    if hasattr(value, "__array_interface__"):  # as Pillow's images, whose pixels are no attribute
+        return sys.modules["numpy"].asarray(value)
+    kind, attributes = type(value), dict(getattr(value, "__dict__", {}))
+    usual = all(getattr(kind, name) is getattr(object, name) for name in _COPYING)
+    if kind.__module__ == "datasets.table":  # perhaps larger than memory; it has a fingerprint
+        return {}
+    if attributes and usual:
+        return attributes
+    reduce: Callable[[Any], Any] = copyreg.dispatch_table.get(kind, _reduce)
+    try:
+        parts = reduce(value)
+    except Exception:  # of any kind: the value's own code may run
+        return attributes
+    if isinstance(parts, str):  # a name, as of a built-in function
+        return attributes
+    return [list(each) if isinstance(each, Iterator) else each for each in parts[1:]]
+
+
+def _reduce(value: Any) -> Any:
+    return value.__reduce_ex__(4)
 
 
 def _is_array(value: object) -> bool:

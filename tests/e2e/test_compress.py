@@ -295,6 +295,17 @@ def test_a_teacher_that_does_not_fit(
     assert "There is no network 'lenet'" in complaint(student="lenet")
 
 
+def test_a_compression_keeps_to_its_file_of_classes(tmp_path: Path) -> None:
+    file = tmp_path / "order.txt"
+    file.write_text("\n".join("0123456789"))
+    config = tiny("alone", order=str(file), epochs=1, data={"per_class": 2})
+    result = compress(config, tmp_path)
+    assert compress(config, tmp_path) == result
+    file.write_text("\n".join("9876543210"))
+    with pytest.raises(ValueError, match=r"order\.txt has changed since"):
+        compress(config, tmp_path)
+
+
 def test_the_command_prints_what_was_reached(finished: tuple[Path, dict[str, Result]]) -> None:
     out, results = finished
     options = ["--method", "kd", "--teacher", "wrn-10-1", "--student", "resnet8", "--groups", "5"]

@@ -2,14 +2,20 @@
 
 import functools
 import os
+import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
+from datetime import date
 
 import numpy as np
+import pandas  # type: ignore[import-untyped]
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.utils.data import Subset, TensorDataset
 
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
@@ -17,6 +23,7 @@ from densekd.methods.schedule import Schedule, Schedules
 from densekd.values import value_digest
 
 FACTOR = 2
+PIXELS = TensorDataset(torch.zeros(9, 3, 4, 4))
 
 
 def scaled(x: float) -> float:
@@ -37,6 +44,13 @@ class Table:
         self.rows = rows
 
 
+class Slotted:
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+
 PAIRS = [
     (1, 1.0),
     ("1", 1),
@@ -47,6 +61,16 @@ PAIRS = [
     (network(3), network(4)),
     (Table(1), Table(2)),
     (np.arange(3), np.arange(3.0)),
+    (Subset(PIXELS, range(5)), Subset(PIXELS, range(6))),
+    (slice(5), slice(6)),
+    (frozenset({1}), frozenset({2})),
+    (deque([1]), deque([2])),
+    (date(2020, 1, 1), date(2020, 1, 2)),
+    (re.compile("a"), re.compile("b")),
+    (Slotted(1), Slotted(2)),
+    (pandas.DataFrame({"name": ["a"]}), pandas.DataFrame({"name": ["b"]})),
+    (Image.new("RGB", (2, 2), "red"), Image.new("RGB", (2, 2), "blue")),
+    (np.array([["a"], "b"], object), np.array([["a"], "c"], object)),
     (torch.zeros(2, 3), torch.zeros(3, 2)),
     (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
     (
@@ -69,6 +93,11 @@ def test_equal_values_have_equal_digests() -> None:
     assert value_digest(network(3)) == value_digest(network(3))
     assert value_digest(closure(1)) == value_digest(closure(1))
     assert value_digest({1, 2, 3}) == value_digest({3, 2, 1})
+    assert value_digest(Slotted(1)) == value_digest(Slotted(1))
+    assert value_digest(deque([Slotted(1)])) == value_digest(deque([Slotted(1)]))
+    # Two objects, at two addresses.
+    one, other = (np.array(["".join(["a", "b"])], object) for _ in range(2))
+    assert value_digest(one) == value_digest(other)
     loop: list[object] = []
     loop.append(loop)
     assert value_digest(loop) == value_digest(loop)

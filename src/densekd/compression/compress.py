@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from densekd.compression.config import CompressionConfig, compression_folder, teacher_settings
+from densekd.config.own_parts import class_files, write_code
 from densekd.config.schema import as_toml, as_tree
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
@@ -77,6 +78,7 @@ def _finish(
     student = trainer.new_learner(config.student, config.make())
     if engine.first:
         write_sealed_text(folder / "compression.toml", as_toml(config))
+        write_code(folder, class_files(config))
     file, teacher, external_teacher = None, None, None
     if config.method != "alone":
         _check_normalisation(trainer.new_teacher(), student)

@@ -1,7 +1,9 @@
-"""The parts of one's own that settings name, and the code behind them."""
+"""The parts of one's own that settings name, and the files behind them."""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,6 +37,8 @@ _SETTINGS = ("network", "data.source", "scenario.order", "memory.selection")
 _FIXED = ("network", "data.source", "scenario.order")
 # What the base task's result depends on; a method that holds images out adds the selection.
 _OF_BASE = (*_FIXED, "method.name")
+# The settings that may name a text file of class names; ``order`` is that of a compression.
+_CLASS_FILES = ("data.classes_file", "scenario.order", "scenario.tasks", "order")
 # The settings that are lists of parts.
 LISTED = ("metrics", "loggers")
 _FILE = "code.json"
@@ -102,6 +106,22 @@ def logger_references(config: "DataclassInstance") -> list[str]:
     return [name for name in getattr(config, "loggers", None) or () if is_reference(name)]
 
 
+def class_files(config: "DataclassInstance") -> dict[str, str]:
+    """The SHA-256 of each file of class names that the settings name, by name.
+
+    Files that can't be read are left out: a finished run doesn't need them any more, and any other
+    says what is wrong.
+    """
+    tree = dataclasses.asdict(config)
+    named = [given(tree, *key.split(".")) for key in _CLASS_FILES]
+    # A pipe can be read only once.
+    return {
+        str(path): sha256(path.read_bytes()).hexdigest()
+        for path in named
+        if isinstance(path, Path) and os.path.isfile(path) and os.access(path, os.R_OK)
+    }
+
+
 def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[str, str]:
     """The versions of the code that a trained base depends on, by reference."""
     keys = (*_OF_BASE, *(["memory.selection"] if selection else []))
@@ -109,7 +129,7 @@ def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[s
 
 
 def check_code(folder: Path, code: Mapping[str, str]) -> None:
-    """Refuse to go on in a folder whose files of code, by name, have changed since it began."""
+    """Refuse to go on in a folder whose files, by name, have changed since it began."""
     if file := _changed(folder, code):
         raise OwnPartError(
             f"{file} has changed since this run began; restore it, delete {folder}, or choose "
@@ -128,15 +148,16 @@ def check_parent_code(config: "DataclassInstance", parent: Path) -> None:
 
 
 def _changed(folder: Path, code: Mapping[str, str]) -> str | None:
-    """The first file of code, by name, that isn't what the run in a folder began with."""
+    """The first file, by name, that isn't what the run in a folder began with."""
     before = _read(folder)
     return next((file for file, sha256 in code.items() if before.get(file, sha256) != sha256), None)
 
 
 def write_code(folder: Path, code: Mapping[str, str]) -> None:
-    """Write the SHA-256 of each file of code to a run folder, if there are any."""
-    if code and not (folder / _FILE).exists():
-        write_sealed_json(folder / _FILE, code)
+    """Write the SHA-256 of each file to a run folder, unless it is there already."""
+    before = _read(folder)
+    if code.keys() - before.keys():
+        write_sealed_json(folder / _FILE, {**code, **before})
 
 
 def load_trusted(config: "DataclassInstance", folder: Path, trust_code: bool) -> None:

@@ -187,7 +187,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """The output of git; None if it fails or isn't installed."""
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

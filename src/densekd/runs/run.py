@@ -16,6 +16,7 @@ from densekd.config.digests import base_settings, influential
 from densekd.config.own_parts import (
     check_code,
     check_parent_code,
+    class_files,
     logger_references,
     own_references,
     write_code,
@@ -112,7 +113,7 @@ def in_folder(
             check_links(folder)
             if engine.first:
                 remove_leftovers(folder)
-            check_code(folder, code)
+            check_code(folder, {**class_files(config), **code})
             finished = read_result(folder)
             if finished is not None:
                 return finished
@@ -177,6 +178,8 @@ class _Run:
         if self.engine.first:
             settings = as_toml(replace(self.config, keep_steps=self.keep))
             write_sealed_text(self.folder / "config.toml", settings)
+            # Only now: a file that was refused may be corrected.
+            write_code(self.folder, class_files(self.config))
             _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)

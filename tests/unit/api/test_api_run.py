@@ -68,6 +68,25 @@ def test_an_interrupted_run_is_saved_and_resumed_by_the_same_call(
     assert resumed["accuracy_matrix"] == whole["accuracy_matrix"]
 
 
+@pytest.mark.slow
+def test_a_run_keeps_to_its_file_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("tasks.txt")
+
+    def learned(*tasks: str) -> densekd.Result:
+        file.write_text("\n\n".join("\n".join(names) for names in tasks))
+        return densekd.run(TINY, tasks="tasks.txt", quiet=True)
+
+    with pytest.raises(ValueError, match="no class 'x'"):
+        learned("01234", "5678x")
+    result = learned("01234", "56789")  # what was refused may be corrected
+    assert learned("01234", "56789") == result
+    with pytest.raises(ValueError, match=r"tasks\.txt has changed since this run began; restore"):
+        learned("56789", "01234")
+    file.unlink()
+    assert densekd.run(TINY, tasks="tasks.txt", quiet=True) == result
+
+
 def test_wrong_settings_are_value_errors_of_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no method 'gdk'; did you mean gkd"):
         densekd.run(method="gdk", out=tmp_path)

@@ -1,5 +1,6 @@
 """The parts of one's own that settings name, the record of their code, and consent."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,15 @@ import numpy as np
 import pytest
 from torch import nn
 
+from densekd.compression.config import resolve_compression
 from densekd.config.digests import base_settings, influential
-from densekd.config.own_parts import check_code, load_trusted, own_references, write_code
+from densekd.config.own_parts import (
+    check_code,
+    class_files,
+    load_trusted,
+    own_references,
+    write_code,
+)
 from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.sources import load
@@ -124,9 +132,29 @@ def test_the_code_of_a_folder_is_checked(tmp_path: Path) -> None:
     check_code(folder, {"mine.py": "1"})
     with pytest.raises(OwnPartError, match=r"mine.py has changed .* delete .*run, or choose"):
         check_code(folder, {"mine.py": "2"})
+    write_code(folder, {"mine.py": "1", "order.txt": "3"})
+    with pytest.raises(OwnPartError, match=r"order.txt has changed"):
+        check_code(folder, {"order.txt": "4"})
     (folder / "code.json").write_text("{")
     with pytest.raises(ValueError, match=r"code.json can't be read"):
         check_code(folder, {"mine.py": "1"})
+
+
+def test_the_files_of_class_names_are_found() -> None:
+    for name in ("order.txt", "tasks.txt", "classes.txt", "natural"):
+        Path(name).write_text(name)
+    os.mkfifo("pipe")
+    data = {"source": "imagenet:x", "classes_file": "classes.txt"}
+    ordered = resolve({"data": data, "scenario": {"order": "order.txt"}})
+    assert [*class_files(ordered)] == ["classes.txt", "order.txt"]
+    divided = {"tasks": Path("tasks.txt"), "order": "natural"}
+    before = class_files(resolve({"scenario": divided}))
+    assert [*before] == ["tasks.txt"]
+    Path("tasks.txt").write_text("other")
+    assert class_files(resolve({"scenario": divided})) != before
+    assert [*class_files(resolve_compression({"order": "order.txt"}))] == ["order.txt"]
+    for order in ("pipe", "missing.txt", "mine.py:order"):
+        assert class_files(resolve({"scenario": {"order": order}})) == {}
 
 
 def test_the_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 import math
+import subprocess
 from dataclasses import asdict
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from densekd.files import to_json
 from densekd.metrics import confusion_matrix, step_metrics
-from densekd.runs.record import StepRecord, result_of
+from densekd.runs.record import StepRecord, commit, result_of
 
 LABELS = [0, 0, 1, 1, 2, 2]
 
@@ -74,3 +75,13 @@ def test_what_later_versions_add_to_a_record_is_left_out() -> None:
     held |= {"old_accuracy": None, "new_accuracy": 1.0, "later": 1}
     known = StepRecord.from_json({**facts, "validation": held})
     assert StepRecord.from_json({**facts, "validation": held, "later": {"a": 1}}) == known
+
+
+def test_the_commit_is_named_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(command: list[str], timeout: float, **_: Any) -> Any:
+        if timeout < 50:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, 0, "abc")
+
+    monkeypatch.setattr(subprocess, "run", busy)
+    assert commit.__wrapped__() == "abc"
