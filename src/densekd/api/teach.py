@@ -1,12 +1,14 @@
 """`densekd.teach`: an update of a model from photos."""
 
+from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack, get_args
 
 from densekd.api.signature import with_keywords
+from densekd.checks import check_choice
 from densekd.display.learn_progress import learn_display
 from densekd.files import expand_home
-from densekd.model.options import TeachKeywords, TeachOptions
+from densekd.model.options import OnKnownClass, TeachKeywords, TeachOptions
 from densekd.model.request import TeachObserver
 from densekd.model.store import Update
 from densekd.model.teach import teach_model
@@ -57,5 +59,24 @@ def teach(
     if given is not None and options:
         raise ValueError(f"Give either one value of options or {', '.join(options)}, not both.")
     chosen = given or TeachOptions(**options)
+    # Any other word would be taken for "add".
+    check_choice("known", chosen.known, get_args(OnKnownClass))
     with learn_display(quiet=quiet) as display:
-        return teach_model(expand_home(model), expand_home(photos), chosen, observer or display)
+        watching = display if observer is None else _OwnObserver(observer, display)
+        return teach_model(expand_home(model), expand_home(photos), chosen, watching)
+
+
+class _OwnObserver(TeachObserver):
+    """Passes all events on to an observer; the display, which notes Ctrl-C, may stop it, too."""
+
+    def __init__(self, observer: TeachObserver, display: TeachObserver) -> None:
+        self.observer, self.display = observer, display
+        for event in dir(TeachObserver):
+            if not event.startswith("_") and event != "stop":
+                setattr(self, event, partial(self._pass_on, event))
+
+    def stop(self) -> bool:
+        return any([self.observer.stop(), self.display.stop()])
+
+    def _pass_on(self, event: str, *facts: Any) -> None:
+        getattr(self.observer, event)(*facts)

@@ -154,6 +154,11 @@ def _results(
             "Fine-tuning alone takes no option but --budget; give a folder of images too, or leave "
             "out the other options."
         )
+    if finetuning is not None and given.trains:
+        raise ValueError(
+            "--finetune is for a pretrained network, but --epochs, --method, --image-size, -o and "
+            "a --network that isn't pretrained train another one; leave out either."
+        )
     if finetuning is not None and dry_run:
         raise ValueError("--dry-run shows what a folder would teach; leave out --finetune.")
     if folder is not None and dry_run:

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from densekd.config.own_parts import LISTED, is_plain, refer_each
 from densekd.config.schema import Config, MethodConfig, as_tree, resolve
-from densekd.config.settings_tree import given, is_complete, merge, nested, override, read_toml
+from densekd.config.settings_tree import (
+    given,
+    is_complete,
+    merge,
+    nested,
+    override,
+    read_toml,
+    uniform,
+)
 from densekd.files import expand_home
 from densekd.methods.paper import DISTILLATIONS
 from densekd.methods.registry import is_own_method, split_name
@@ -107,15 +115,26 @@ def make_config(
     """The settings in a file, a mapping or a `Config`, changed by keywords, then by ``changes``."""
     if isinstance(config, Path | str):
         tree: Mapping[str, Any] = read_toml(expand_home(config))
+        _check_epochs(tree, config)
     elif isinstance(config, Config):
         tree = as_tree(config)
     else:
         tree = config or {}
-    asked = with_overrides(settings_of(keywords or {}), changes)
+    asked = uniform(with_overrides(settings_of(keywords or {}), changes))
     made = resolve(merge(tree, asked), trust_code=trust_code)
     # A complete tree, as `as_toml` writes it, has settings that nobody asked for.
     _warn_of_unused(made.method, asked if is_complete(tree) else merge(tree, asked))
     return made
+
+
+def _check_epochs(tree: Mapping[str, Any], file: Path | str) -> None:
+    """Refuse ``epochs = 10.0`` in a complete file: shares that earlier versions stored look so."""
+    epochs = tree.get("epochs")
+    if isinstance(epochs, float) and epochs > 1 and epochs.is_integer() and is_complete(tree):
+        raise ValueError(
+            f"epochs = {epochs} in {file} may be a number of epochs or of whole schedules; write "
+            f'{int(epochs)} for epochs, or "{epochs}x" for schedules.'
+        )
 
 
 def _warn_of_unused(method: MethodConfig, asked: Mapping[str, Any]) -> None:

@@ -95,6 +95,13 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def excluded_by(key: str) -> list[str]:
+    """The settings that a setting excludes, all by dotted key."""
+    section, _, name = key.rpartition(".")
+    names = _EITHER.get(section, ())
+    return [f"{section}.{other}" for other in names if name in names and other != name]
+
+
 def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Bring settings that may be written in several ways to one.
 

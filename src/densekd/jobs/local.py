@@ -121,7 +121,12 @@ class BackgroundJob:
         self.pid = self._pool.start(job)
         atexit.register(self._pool.kill)
         self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads: nobody would listen to the worker
+            atexit.unregister(self._pool.kill)
+            self._pool.close()
+            raise
 
     @property
     def running(self) -> bool:

@@ -89,13 +89,14 @@ def _check_step(folder: Path, step: int) -> _StepCheck:
         return _StepCheck(step, False, False, [str(error)], [folder / "steps" / f"{step:03d}"])
     damaged, lacks = _damaged_parts(folder, step), why_damaged(folder, step)
     closed, problems = _why_closed(folder, step), [*damaged.values()]
+    opens = closed is None and not _is_empty(folder, step)
     if closed is not None and not damaged:
         damaged["state"] = closed
         problems.append(f"Step {step} can't be opened: {closed}")
     elif lacks is not None and not damaged:
-        problems.append(f"Step {step} can predict, but can't be taught: {lacks}")
+        can = f"Step {step} can predict, but" if opens else f"Step {step} has no class left, and"
+        problems.append(f"{can} can't be taught: {lacks}")
     unreadable = [file for part in damaged for file in sorted(place.glob(f"{part}[.-]*"))]
-    opens = closed is None
     return _StepCheck(step, opens, opens and lacks is None, problems, unreadable)
 
 
@@ -142,10 +143,14 @@ def _damaged_parts(folder: Path, step: int) -> dict[str, str]:
 
 def _why_closed(folder: Path, step: int) -> str | None:
     """Why a step can't predict; None if it can, or if all its photos were erased."""
-    path = step_path(folder, step)
     try:
-        if load_facts(path / "state").get("classes") != []:
-            read_model(folder, step, path)
+        if not _is_empty(folder, step):
+            read_model(folder, step, step_path(folder, step))
     except (ValueError, FileNotFoundError) as error:
         return str(error)
     return None
+
+
+def _is_empty(folder: Path, step: int) -> bool:
+    """Whether all photos of a step were erased, so that it has no class to predict."""
+    return load_facts(step_path(folder, step) / "state").get("classes") == []

@@ -128,6 +128,9 @@ class Model(ABC):
         Takes paths, contents of files, Pillow images, and uint8 arrays ``[H, W, 3]`` or ``[H, W]``.
         Raises `UnreadableImage` if a file is damaged or not an image.
         """
+        # Its rows would be read as grey images.
+        if isinstance(images, np.ndarray) and images.ndim == 3 and images.shape[2] in (3, 4):
+            raise ValueError("This array looks like one image; give a list of images: [image].")
         read = list(in_threads(self._named_crop, images))
         return torch.stack(read) if read else torch.empty(0, 3, *2 * [self.image_size]).byte()
 
@@ -235,8 +238,9 @@ def undo(folder: Path, to: int | None = None) -> HistoryEntry:
             to = store.entry(pointer.step, pointer).parent
         if to is None:
             raise ValueError(
-                f"{folder} was taught only once, so there is nothing to go back to; "
-                "delete the folder to start over."
+                f"Step {pointer.step} of {folder} is a first step, so there is nothing to go back "
+                f"to; `densekd history {folder}` lists the steps that --to goes to, and `densekd "
+                "learn NEW_MODEL FOLDER` starts over."
             )
         Model.open(folder, to)  # raises if the step is damaged or doesn't exist
         pointer = Pointer(to, pointer.steps)

@@ -151,8 +151,11 @@ class Store:
         ]
 
     def facts(self, step: int) -> dict[str, Any]:
-        """What is recorded about a step, without its tensors."""
-        return load_facts(self.path(step) / "state")
+        """What is recorded about a step, without its tensors; raises `damaged`."""
+        try:
+            return load_facts(self.path(step) / "state")
+        except (DamagedCheckpoint, FileNotFoundError) as error:
+            raise self.damaged(error) from error
 
     def entry(self, step: int, pointer: Pointer) -> HistoryEntry:
         """The history entry of a step."""
@@ -165,9 +168,9 @@ class Store:
         except ValueError as error:
             raise self.damaged(f"{self.path(step)} doesn't say what its update did.") from error
 
-    def damaged(self, problem: object) -> ValueError:
+    def damaged(self, problem: object) -> DamagedCheckpoint:
         """The error that says what is damaged, and the way out."""
-        return ValueError(
+        return DamagedCheckpoint(
             f"{problem} `densekd check {self.folder}` says which steps are intact, and "
             f"`densekd undo {self.folder} --to N` goes to one of them."
         )

@@ -12,6 +12,8 @@ from densekd.model.frozen import finetune
 from densekd.model.frozen.finetune import Finetuned
 from densekd.model.store import Accuracy, ClassChange, Update
 
+from support.photos import fill
+
 
 def test_what_was_learned_least_and_what_was_forgotten_is_named() -> None:
     classes = (
@@ -58,6 +60,21 @@ def test_what_fine_tuning_would_ignore_is_refused(option: str) -> None:
     result = CliRunner().invoke(app, ["learn", "model", "--finetune", *option.split()])
     assert result.exit_code == 2
     assert "give a folder of images too" in result.stderr
+
+
+@pytest.mark.parametrize("finetune", ["--finetune", "--finetune-all"])
+@pytest.mark.parametrize(
+    "option", ["--epochs 10", "--method fdkd", "--image-size 8", "--network resnet8", "-o seed=1"]
+)
+def test_a_model_that_fine_tuning_cannot_use_is_not_made(
+    option: str, finetune: str, tmp_path: Path
+) -> None:
+    images, model = fill(tmp_path / "images", {"red": 5, "green": 5}), tmp_path / "model"
+    given = [str(model), str(images), finetune, *option.split()]
+    result = CliRunner().invoke(app, ["learn", *given])
+    assert result.exit_code == 2
+    assert "leave out either" in result.stderr
+    assert not model.exists()
 
 
 def test_what_was_learned_is_shown_though_fine_tuning_fails(

@@ -72,3 +72,19 @@ def test_nobody_asked_for_what_a_complete_file_has(
     assert caplog.records == []
     make_config(file, changes=["method.options.lambda_base=4"])
     assert "lambda_base has no effect on finetune" in caplog.text
+
+
+def test_a_whole_number_is_not_taken_for_a_share_of_a_complete_file(tmp_path: Path) -> None:
+    file, text = tmp_path / "config.toml", as_toml(resolve({"epochs": 5}))
+    file.write_text(text.replace("epochs = 5\n", "epochs = 10.0\n", 1))
+    with pytest.raises(ValueError, match=r'epochs = 10\.0 in .*; write 10 for epochs, or "10\.0x"'):
+        make_config(file)
+    file.write_text(text.replace("epochs = 5\n", 'epochs = "10.0x"\n', 1))
+    config = make_config(file)
+    assert config.epochs == 10.0
+    assert make_config(as_tree(config)) == config
+    for changed in (
+        make_config(file, {"epochs": 10.0}),
+        make_config(file, changes={"epochs": 10.0}),
+    ):
+        assert changed.schedules().base.epochs == 10

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,6 +206,21 @@ def test_a_background_job_dies_with_its_process(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert ended.returncode == 0, ended.stderr
     assert not Path(f"/proc/{int(ended.stdout)}").exists()
+
+
+def test_a_background_job_without_a_thread_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    pids, start = list[int](), LocalPool.start
+    monkeypatch.setattr(threading, "Thread", Thread)
+    monkeypatch.setattr(LocalPool, "start", lambda *given: pids.append(start(*given)))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        BackgroundJob(work, "wait", lambda event: None)
+    assert not Path(f"/proc/{pids[0]}").exists()
 
 
 def test_threads_are_shared_out_unless_someone_says_how_many(

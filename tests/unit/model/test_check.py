@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from densekd.cli import app
 from densekd.files import write_sealed_json
 from densekd.model.check import check_model, repair_model
-from densekd.model.model import Model, history
+from densekd.model.frozen.edit import forget
+from densekd.model.frozen.erase import erase
+from densekd.model.model import Model, history, undo
 from densekd.model.options import TeachOptions
 from densekd.model.request import TeachObserver
 from densekd.model.teach import teach_model
@@ -104,6 +106,27 @@ def test_what_can_predict_is_kept(frozen: Path) -> None:
     found, _ = repair_model(frozen)
     assert (found.opens, found.intact) == ((0, 1), ())
     assert Model.open(frozen).predict([picture("blue", 99)]) == expected
+
+
+def test_a_step_without_classes_cannot_predict(frozen: Path) -> None:
+    forget(frozen, ["red", "green"])
+    undo(frozen)
+    erase(frozen, ["blue"])
+    assert (check_model(frozen).problems, check_model(frozen).intact) == ((), (0, 1, 3))
+    damage(frozen, "steps/000/photos-*.safetensors")
+    found = check_model(frozen)
+    assert found.opens == (0, 1, 3)
+    (problem,) = [each for each in found.problems if each.startswith("Step 2")]
+    assert "has no class left, and can't be taught" in problem
+
+
+def test_a_repair_does_not_go_to_a_step_without_classes(frozen: Path) -> None:
+    forget(frozen, ["red", "green"])
+    undo(frozen)
+    erase(frozen, ["blue"])
+    damage(frozen, "steps/003/state.json")
+    repair_model(frozen)
+    assert Model.open(frozen).step == 1
 
 
 def test_damage_of_an_older_step_is_found_before_training(trained: Path, tmp_path: Path) -> None:

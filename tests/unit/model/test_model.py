@@ -1,6 +1,7 @@
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,10 @@ def test_inputs_that_are_not_images_are_refused(taught: Path, tmp_path: Path) ->
         model.read([np.zeros((4, 4, 3), np.float32)])
     with pytest.raises(ValueError, match=r"not uint8 of shape \[3, 5, 5\]"):
         model.read([np.zeros((3, 5, 5), np.uint8)])
+    one: Any = np.array(picture("red", 5))
+    with pytest.raises(ValueError, match="looks like one image; give a list"):
+        model.predict(one)
+    assert len(model.read(one[None])) == 1
 
 
 def test_guesses_are_names_with_probabilities(taught: Path) -> None:
@@ -124,8 +129,9 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
     opened = TrainedModel.open(model)
     assert (opened.step, opened.classes) == (0, ("green", "red"))
     assert all(torch.equal(x, before[k]) for k, x in opened.learner.state().tensors.items())
-    with pytest.raises(ValueError, match="was taught only once, so there is nothing to go back to"):
+    with pytest.raises(ValueError, match="nothing to go back to; `densekd history") as error:
         undo(model)
+    assert "delete" not in str(error.value)  # step 1 would be lost
     teach_model(model, fill(tmp_path / "images", {"7": 20}), TINY)
     assert [(e.step, e.parent, e.current) for e in history(model)] == [
         (0, None, False),
@@ -213,13 +219,19 @@ def test_predicting_files_restores_the_number_of_threads(
 
 
 @pytest.mark.parametrize("file", ["config.toml", "state.json", "state-*.safetensors"])
-def test_damage_is_detected_and_another_step_can_be_used(file: str, model: Path) -> None:
+def test_damage_is_detected_and_another_step_can_be_used(
+    file: str, model: Path, tmp_path: Path
+) -> None:
     (damaged,) = (model / "steps" / "001").glob(file)
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     with pytest.raises(ValueError, match=r"^Step 1 of .* can't be opened .* `densekd undo .* --to"):
         TrainedModel.open(model)
+    if file == "state.json":  # which says what came before it
+        for call in (undo, history, lambda folder: teach_model(folder, tmp_path / "images", TINY)):
+            with pytest.raises(ValueError, match=r"is damaged: .* `densekd undo .* --to"):
+                call(model)
     undo(model, 0)
     assert TrainedModel.open(model).classes == ("green", "red")
 

@@ -153,7 +153,8 @@ def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> N
     """Raise unless each of the classes has photos with these labels, ranks among the model's."""
     if not classes:
         raise ValueError(
-            f"{model.folder} would have no class left; delete the folder to forget everything."
+            f"{model.folder} would have no class left; name fewer, or start over with `densekd "
+            "learn NEW_MODEL FOLDER`."
         )
     left = {model.classes[rank] for rank in labels.unique().tolist() if rank >= 0}
     empty = [name for name in classes if name not in left]

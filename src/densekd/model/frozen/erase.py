@@ -103,9 +103,10 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
         raise ValueError(f"No step of {store.folder} has {quote_names(unknown)}; check the names.")
     left = {step: {n for n, h in own if h not in hashes} for step, own in taught.items()}
     if not left[pointer.step]:
-        raise ValueError(
-            f"{store.folder} would have no class left; delete the folder to erase everything."
-        )
+        out = "delete the folder to erase everything"
+        if any(left.values()):  # which would be lost with the folder
+            out = f"go to a step that keeps some with `densekd undo {store.folder} --to N` first"
+        raise ValueError(f"Step {pointer.step} of {store.folder} would have no class left; {out}.")
     gone = {name for step, own in taught.items() for name, _ in own if name not in left[step]}
     return Erasure(pointer.steps, frozenset(hashes), frozenset(gone))
 

@@ -56,7 +56,7 @@ def test_a_forgotten_class_is_as_if_it_was_never_taught(model: Path, place: Path
     # bits of features that were computed beside others.
     for name, tensor in without.tensors.items():
         if name != "labels":
-            assert torch.allclose(opened.tensors[name], tensor, atol=5e-3), name
+            assert torch.allclose(opened.tensors[name], tensor, atol=2e-2), name
     assert opened.temperature == pytest.approx(without.temperature, rel=1e-2)
     assert opened.labels.tolist() == [0] * 12 + [-1] * 12 + [1] * 6 + [2] * 7
 
@@ -186,7 +186,7 @@ def test_edits_follow_each_other(model: Path) -> None:
 
 
 def test_the_last_class_is_not_forgotten(model: Path) -> None:
-    with pytest.raises(ValueError, match="would have no class left; delete the folder"):
+    with pytest.raises(ValueError, match="would have no class left; name fewer"):
         forget(model, ["red", "green", "blue", "yellow"])
     with pytest.raises(ValueError, match="Name a class or a photo"):
         forget(model, [])

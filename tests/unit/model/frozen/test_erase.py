@@ -241,6 +241,9 @@ def test_what_cannot_be_erased(model: Path, tmp_path: Path) -> None:
         erase(model, ["red", "x"], [tmp_path / "other.png"])
     with pytest.raises(ValueError, match="would have no class left; delete the folder"):
         erase(model, ["red", "green", "blue"])
+    undo(model)  # to a step that knows only red; the folder has more
+    with pytest.raises(ValueError, match=r"no class left; go to a step .* --to N` first"):
+        erase(model, ["red"])
     with pytest.raises(ValueError, match="Name a class or a photo"):
         erase(model, [])
     assert len(history(model)) == 2
