@@ -61,7 +61,6 @@ TESTED_ELSEWHERE = {
     "unit/test_public_api.py": {
         "api/report.py",
         "api/signature.py",
-        "api/teach.py",
         "sweeps/outcome.py",
     },
     "unit/ui/test_predictor.py": {"ui/follower.py"},

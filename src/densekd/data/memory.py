@@ -12,6 +12,7 @@ from torch import Tensor
 from densekd.checks import check_choice
 from densekd.data.dataset import Images, Split, images_from_state, join_images, join_splits
 from densekd.data.selection import Selection, SelectionPolicy, select
+from densekd.data.stratify import first_of_each
 
 logger = logging.getLogger(__name__)
 
@@ -155,14 +156,21 @@ class ExemplarMemory:
             orders = select(self.selection, rows, quota, generator)
         return [index[order[:quota]] for index, order in zip(members, orders, strict=True)]
 
-    def rehearsed(self, train: Split, classes: int, chosen: Tensor) -> Split:
-        """Return the exemplars of all classes as `learn` would leave them.
+    def rehearsed(
+        self, train: Split, classes: int, chosen: Tensor, first: Split | None = None
+    ) -> Split:
+        """Return the exemplars of all classes as `learn` would leave them, class by class.
 
         ``chosen`` are indices into ``train``, images of new classes, class by class; see `choose`.
+        ``first`` is as in `learn`.
         """
         quota = self.quota.of(self.classes + classes)
         kept = self._with_added([_at_most(quota, images) for images in self._kept])
-        return join_splits([_labelled(kept), train.take(chosen)])
+        new = train.take(chosen)
+        if first is not None:
+            both = join_splits([first, new])
+            new = first_of_each(both.take(both.labels.argsort(stable=True)), quota)
+        return join_splits([_labelled(kept), new])
 
     def exemplars(self) -> Split:
         """Return all exemplars, class by class."""

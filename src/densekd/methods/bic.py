@@ -49,6 +49,7 @@ class OldShare(Term):
     """
 
     needs_teacher = needs_old_tasks = takes_mixup = True
+    no_gradient_for = ("bias",)
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -68,6 +69,8 @@ class OldShare(Term):
 
 class Unbiased(Term):
     """Cross-entropy of the corrected logits, and a decay of gamma."""
+
+    needs_head = "bias"
 
     def __init__(self, gamma_decay: float) -> None:
         super().__init__()
@@ -100,7 +103,7 @@ def bic(options: BicOptions, schedules: Schedules) -> Method:
 
     Stage 2 trains only beta and gamma, by ``schedules.finish`` or as published, on the images held
     out from stage 1 in this task and those before. Without exemplars there are none, and stage 2
-    is skipped.
+    is skipped. With ``held_out=0`` the method has no stage 2.
     """
     bias = Phase(
         "bias",
@@ -111,16 +114,17 @@ def bic(options: BicOptions, schedules: Schedules) -> Method:
         fixed_statistics=True,
     )
     stage1 = ("merged", "kd")
+    terms: dict[str, Term] = {"merged": NewShare(), "kd": OldShare(options.temperature)}
+    increment: tuple[Phase, ...] = (Phase("train", schedules.increment, slots=stage1),)
+    if options.held_out:
+        terms["bias"] = Unbiased(options.gamma_decay)
+        increment += (bias,)
     return Method(
         "bic",
         "bias",
-        {
-            "merged": NewShare(),
-            "kd": OldShare(options.temperature),
-            "bias": Unbiased(options.gamma_decay),
-        },
+        terms,
         base=(Phase("train", schedules.base, slots=stage1),),
-        increment=(Phase("train", schedules.increment, slots=stage1), bias),
+        increment=increment,
         streams="merged",
         held_out=options.held_out,
     )

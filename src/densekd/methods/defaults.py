@@ -94,16 +94,21 @@ def default_crop(source: str) -> Crop:
     return "resized" if large and not is_reference(source) else "padded"
 
 
-def default_lambda(method: str, kind: DataKind, *, constant: bool = False) -> float:
+def default_lambda(
+    method: str, kind: DataKind, *, constant: bool = False, schedules: DataKind | None = None
+) -> float:
     """The default of ``lambda_base``, the weight of a dense distillation.
 
-    ``constant`` says that lambda doesn't depend on the numbers of classes.
+    ``constant`` says that lambda doesn't depend on the numbers of classes. ``schedules`` is the
+    kind of data whose schedules are used, if another than ``kind``.
     """
     by_itself = constant or method.endswith("-adaptive")
     usual = _USUAL[kind]
     value = usual.lambda_by_itself if by_itself else usual.lambda_by_ratio
     baseline = baseline_of(method) if "+" in method else None
-    return value if baseline is None else value * baseline.published_for(kind).lambda_factor
+    if baseline is None:
+        return value
+    return value * baseline.published_for(schedules or kind).lambda_factor
 
 
 def method_defaults(method: str, kind: DataKind, preset: Preset = "paper") -> Published[Any]:

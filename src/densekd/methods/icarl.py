@@ -44,6 +44,7 @@ class OldOutputs(Term):
     """iCaRL's distillation, on the outputs of old classes; see `old_class_bce`."""
 
     needs_teacher = needs_old_tasks = takes_mixup = True
+    no_gradient_for = ("bias",)
     formula = "BCE(sigmoid(z_old), sigmoid(t_old)) / seen, t the teacher's logits"
 
     def __call__(self, step: Step) -> Tensor:

@@ -1,6 +1,7 @@
 """A method as a value (its losses, its phases, how it predicts), and what is known of it."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
@@ -10,16 +11,19 @@ from densekd.checks import check_choice
 from densekd.data.augment import Strength
 from densekd.data.selection import Selection
 from densekd.methods.schedule import Schedule, Schedules
-from densekd.methods.terms import Stream, Term
+from densekd.methods.terms import Stream, Term, Trains
 from densekd.nn.classifier import Head
 
 PhaseData = Literal["streams", "balanced", "held-out"]
-Trains = Literal["all", "new", "weights", "bias"]
 Predictor = Literal["head", "nearest-mean"]
 Streams = Literal["split", "merged"]
 Keeps = Literal["exemplars", "everything"]
 TeacherSource = Literal["before", "self"]
 DataKind = Literal["digits", "small", "imagenet100", "imagenet"]
+
+# The end of a sentence about a phase and some of its terms.
+_NO_OLD = "has images of old classes, which {} can't take; set over='all', or change its streams."
+_IMPRINTED: tuple[Head, ...] = ("cosine", "proxies")  # the heads whose weights are directions
 
 _Options = TypeVar("_Options")
 
@@ -69,6 +73,16 @@ class Phase:
             raise ValueError(
                 f"The phase {self.name!r} has itself for a teacher: give the slots that learn "
                 "from it, since others learn from the network before the task."
+            )
+        if not 0 <= self.mixup < math.inf:
+            raise ValueError(
+                f"The phase {self.name!r}: mixup must be a number of at least 0, not {self.mixup}."
+            )
+        rates = self.rates
+        if rates is not None and not (rates and all(0 <= x < math.inf for x in rates.values())):
+            raise ValueError(
+                f"The phase {self.name!r}: rates must be numbers of at least 0 for one or more "
+                f"parameters, not {dict(rates)}; leave them out to train all."
             )
 
     def counts(self, slot: str) -> bool:
@@ -120,6 +134,12 @@ class Method:
             names = [phase.name for phase in phases]
             if len(set(names)) < len(names):
                 raise ValueError(f"{self.name}: two phases of a task have the same name: {names}.")
+        if not any(phase.data == "streams" for phase in self.base) or not self.increment:
+            raise ValueError(
+                f"{self.name}: the base task needs a phase with data='streams', since it has no "
+                "exemplars, and later tasks need a phase; add them to base and increment."
+            )
+        self._check_head()
         for slot, term in self.terms.items():
             self._check_streams(slot, term)
         for phase, base in self._phases():
@@ -147,6 +167,20 @@ class Method:
             if wrong or each is not phases:
                 refuse(what, "a tuple of phases", wrong[0] if wrong else phases)
 
+    def _check_head(self) -> None:
+        """Refuse what the head can't do."""
+        if self.imprints and self.head not in _IMPRINTED:
+            raise ValueError(
+                f"{self.name}: imprints goes with the heads {', '.join(_IMPRINTED)}, not with "
+                f"{self.head!r}; take one of them, or set imprints=False."
+            )
+        for slot, term in self.terms.items():
+            if term.needs_head not in (None, self.head):
+                raise ValueError(
+                    f"{self.name}: the term {slot!r} needs head={term.needs_head!r}, not "
+                    f"{self.head!r}; change the head, or leave the term out."
+                )
+
     def with_term(self, slot: str, term: Term) -> "Method":
         """The same method with one slot set: added if it was free, else replaced."""
         return dataclasses.replace(self, terms={**self.terms, slot: term})
@@ -155,6 +189,17 @@ class Method:
         """All phases, and whether each is of the base task."""
         yield from ((phase, True) for phase in self.base)
         yield from ((phase, False) for phase in self.increment)
+
+    def check_replay(self) -> None:
+        """Refuse terms that can't take the exemplars in merged batches.
+
+        Without exemplars such a method can be trained, so this is asked once the memory is known.
+        """
+        for phase in self.increment:
+            slots = _only_new({s: term for s, term in self.terms.items() if phase.counts(s)})
+            if slots:
+                sentence = _NO_OLD.format(", ".join(map(repr, slots)))
+                raise ValueError(f"{self.name}: the phase {phase.name!r} of a task {sentence}")
 
     def streams_of(self, phase: Phase, exemplars: bool) -> set[Stream]:
         """The streams that a phase has batches of, with or without exemplars."""
@@ -188,6 +233,7 @@ class Method:
             if phase.counts(slot)
             and (fed & set(term.streams) or not base)
             and (taught or not term.needs_teacher)
+            and not (base and term.zero_in_base)
         }
 
         def refuse(slots: list[str], sentence: str) -> None:
@@ -206,6 +252,9 @@ class Method:
             [slot for slot, term in terms.items() if not fed & set(term.streams)],
             f"counts {{}}, but has only {', '.join(sorted(fed))} batches; leave it out of slots.",
         )
+        self._check_trained(place, phase, terms)
+        if not base and (phase.data != "streams" or self.streams == "split"):
+            refuse(_only_new(terms), _NO_OLD)
         if phase.mixup:
             refuse(
                 [slot for slot, term in terms.items() if not term.takes_mixup],
@@ -217,6 +266,31 @@ class Method:
                 "has itself for a teacher, but {} needs one of the old tasks; leave it out of its "
                 "slots, or set teacher='before'.",
             )
+
+    def _check_trained(self, place: str, phase: Phase, terms: Mapping[str, Term]) -> None:
+        """Refuse a phase that would be skipped, or whose terms can't train what it trains."""
+        if phase.data == "held-out" and not self.held_out:
+            raise ValueError(
+                f"{place} is on held-out images, but held_out is 0; set it, or leave the phase out."
+            )
+        if phase.rates is not None:
+            return
+        if phase.trains == "bias" and self.head != "bias":
+            raise ValueError(
+                f"{place} trains a bias correction, which the head {self.head!r} doesn't have; "
+                "take head='bias', or change trains."
+            )
+        if all(phase.trains in term.no_gradient_for for term in terms.values()):
+            raise ValueError(
+                f"{place} trains only the {phase.trains}, which {', '.join(map(repr, terms))} "
+                "can't train; count another term in it, or change trains."
+            )
+
+
+def _only_new(terms: Mapping[str, Term]) -> list[str]:
+    """The terms on batches with images of old classes that can't take them."""
+    old: set[Stream] = {"exemplars", "merged"}
+    return [slot for slot, term in terms.items() if old & set(term.streams) and not term.takes_old]
 
 
 @dataclass(frozen=True)

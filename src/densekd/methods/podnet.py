@@ -55,6 +55,8 @@ class Nca(Term):
     The margin, for ``paper``, is on scores before the classifier scales them by eta.
     """
 
+    needs_head = "proxies"
+
     def __init__(self, mode: NcaMode = "released", margin: float = 0.6) -> None:
         super().__init__()
         check_choice("nca", mode, get_args(NcaMode))
@@ -80,6 +82,7 @@ class Nca(Term):
 class PodSpatial(FeatureTerm):
     """PODNet's POD-spatial, on the last map of each stage; see `pod_spatial`."""
 
+    needs_maps = True
     reads = "|pooled maps - teacher's pooled maps|"
 
     def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
@@ -94,7 +97,8 @@ class ChannelDistance(FeatureTerm):
     that another method learned, all channels count alike.
     """
 
-    needs_old_tasks = True
+    needs_old_tasks = needs_maps = True
+    needs_head = "proxies"  # for the importance
     reads = "importance |channel - teacher's channel|"
 
     def __init__(self, weight: RatioWeight, nca: Nca) -> None:

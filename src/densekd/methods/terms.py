@@ -16,9 +16,11 @@ from densekd.data.dataset import Split
 from densekd.data.scenario import Task
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.adaptive_weights import AdaptiveWeights
+from densekd.nn.classifier import Head
 from densekd.nn.network import Network, Outputs
 
 Stream = Literal["new", "exemplars", "merged"]
+Trains = Literal["all", "new", "weights", "bias"]
 Over = Literal["new", "all"]
 Vectors = Literal["stored", "recomputed"]
 
@@ -79,6 +81,10 @@ class Term(ABC):
     blended images too: it ignores labels, or counts both. ``formula`` is the term in plain text,
     where x are images of a stream, z logits, f features.
 
+    A few say more: ``needs_head``, the only head that the term can be computed with;
+    ``needs_maps``, that it compares feature maps; ``no_gradient_for``, what it can't train, in
+    words of a phase's ``trains``; ``zero_in_base``, that it is 0 in the base task.
+
     Args:
         streams: the batches it is taken on, as far as there are such batches.
 
@@ -95,6 +101,10 @@ class Term(ABC):
     needs_teacher = False
     needs_old_tasks = False
     takes_mixup = False
+    needs_head: Head | None = None
+    needs_maps = False
+    no_gradient_for: tuple[Trains, ...] = ()
+    zero_in_base = False
     formula = ""
 
     def __init__(self, streams: Iterable[Stream] = ("merged",)) -> None:
@@ -106,6 +116,11 @@ class Term(ABC):
     def state_kind(self) -> str:
         """Names what `state_dict` gives: a term takes over only state of its own kind."""
         return type(self).__qualname__
+
+    @property
+    def takes_old(self) -> bool:
+        """Whether it is right for images of old classes."""
+        return True
 
     def begin(self, context: TaskContext) -> dict[str, float]:
         """Prepare for a task before it is trained; returns numbers to record, by name."""
@@ -162,6 +177,11 @@ class CrossEntropy(Term):
         self.weight = weight
         factor = "" if weight == 1 else f"{weight:g} "
         self.formula = " + ".join(f"{factor}CE(z_{over}(x_{name}), y)" for name in self.streams)
+
+    @property
+    def takes_old(self) -> bool:
+        """Not over the new classes alone, which lack the label of an old one."""
+        return self.over == "all"
 
     def __call__(self, step: Step) -> Tensor:
         """``-weight log softmax(z)_y``, the mean over images."""
@@ -229,6 +249,7 @@ class Distil(Term):
     """
 
     needs_teacher = needs_old_tasks = takes_mixup = True
+    no_gradient_for = ("bias",)  # which corrects only the logits of new classes
 
     def __init__(
         self,

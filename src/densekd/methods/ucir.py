@@ -45,6 +45,7 @@ class FeatureTerm(Term):
     """``lambda`` times a distance between the features or maps of student and teacher."""
 
     needs_teacher = takes_mixup = True
+    no_gradient_for = ("weights", "bias")
     reads = "distance"  # the distance, in a formula
 
     def __init__(self, weight: RatioWeight) -> None:
@@ -83,6 +84,9 @@ class MarginRanking(Term):
     It compares cosines: logits divided by the classifier's scale, so that the scale gets no
     gradient from it. In the base task no class is old, and the term is 0.
     """
+
+    needs_head = "cosine"
+    zero_in_base = True
 
     def __init__(self, margin: float = 0.5, k: int = 2, weight: float = 1.0) -> None:
         super().__init__()

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from densekd.data.batches import Batch
-from densekd.methods.method import Phase, Trains
-from densekd.methods.terms import Step, Stream, View
+from densekd.methods.method import Phase
+from densekd.methods.terms import Step, Stream, Trains, View
 from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.parts import OwnPartError
@@ -216,6 +216,7 @@ class _PhaseLoop:
                 teachers = {s: self.teacher(x) for s, x in images.items() if s in self.taught}
         with self.engine.autocast():
             students = self.student(images)
+            self._check_maps(students)
             views = {
                 stream: View(batch.labels, students[stream], teachers.get(stream), batch.blend)
                 for stream, batch in batches.items()
@@ -242,6 +243,15 @@ class _PhaseLoop:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return {slot: loss.detach() for slot, loss in losses.items()}
+
+    def _check_maps(self, students: Mapping[Stream, Outputs]) -> None:
+        """Refuse a network without maps in the first step, not when a term first needs them."""
+        slots = [repr(slot) for slot, term in self.task.terms.items() if term.needs_maps]
+        if slots and not all(out.maps for out in students.values()):
+            raise ValueError(
+                f"{self.task.method.name}: the term {', '.join(slots)} compares feature maps, but "
+                "the network has none; take one that has, such as podnet32, or another method."
+            )
 
     def _report(self, position: Position, callback: Callback) -> None:
         # A sum stays non-finite once one of its losses was.

@@ -34,7 +34,8 @@ class TaskImages(NamedTuple):
     new: Split  # images of the new classes to train on
     reserved: Split | None  # images of the new classes held out from the streams, now and later
     replayed: Split | None = None  # exemplars in the streams
-    balanced: Split | None = None  # equally many exemplars of each class, old and new
+    # Equally many exemplars of each class, old and new, without those held out.
+    balanced: Split | None = None
     held_out: Split | None = None  # images of old and new classes that no stream has had
     exemplars: Split | None = None  # all exemplars of the old classes
 
@@ -211,7 +212,8 @@ class PhaseTraining:
             generator = task.seeds.generator("memory")
             chosen = task.memory.choose(new, task.new_classes, generator, features)
             self._chosen = torch.cat(chosen)
-        return task.memory.rehearsed(new, task.new_classes, self._chosen)
+        reserved, share = task.images.reserved, task.method.held_out
+        return _balanced_images(task.memory, new, task.new_classes, self._chosen, reserved, share)
 
 
 def select_images(task: Task, method: Method, memory: ExemplarMemory, seeds: Seeds) -> TaskImages:
@@ -224,22 +226,39 @@ def select_images(task: Task, method: Method, memory: ExemplarMemory, seeds: See
     if len(memory) == 0:
         return TaskImages(new, reserved)
     chosen = memory.choose(new, classes, seeds.generator("memory"))
-    balanced = memory.rehearsed(new, classes, torch.cat(chosen))
+    balanced = _balanced_images(memory, new, classes, torch.cat(chosen), reserved, share)
     if len(balanced) == 0:
         return TaskImages(new, reserved)
     exemplars = memory.exemplars()
-    replayed, held_out = exemplars if method.streams == "merged" else balanced, None
+    replayed, held_out = exemplars, None
     if reserved is not None:
         replayed, old = _split_held_out(exemplars, share, quota)
         # Trained on new classes alone, a bias correction would call every image new.
         if len(old) and len(reserved):
             held_out = join_splits([old, reserved])
+    if method.streams == "split":
+        replayed = balanced
     return TaskImages(new, reserved, replayed, balanced, held_out, exemplars)
 
 
 def frozen_copy(network: Network) -> Network:
     """A copy in evaluation mode that takes no gradients: a teacher."""
     return copy.deepcopy(network).eval().requires_grad_(False)
+
+
+def _balanced_images(
+    memory: ExemplarMemory,
+    new: Split,
+    classes: int,
+    chosen: Tensor,
+    reserved: Split | None,
+    share: float,
+) -> Split:
+    """Exemplars of all classes as they will be after the task, without those held out."""
+    images = memory.rehearsed(new, classes, chosen, reserved)
+    if reserved is None:
+        return images
+    return _split_held_out(images, share, memory.quota.of(memory.classes + classes))[0]
 
 
 def _split_held_out(exemplars: Split, share: float, quota: int) -> tuple[Split, Split]:

@@ -156,15 +156,22 @@ class LearnerSpec:
         schedules = known.schedules
         if self.epochs is not None:
             schedules = schedules.scaled(self.epochs / schedules.base.epochs)
-        options = DenseOptions(lambda_base=default_lambda(self.method, kind))
+        lambda_base = default_lambda(self.method, kind, schedules=_KIND)
+        options = DenseOptions(lambda_base=lambda_base)
         return make_method(self.method, options, schedules, known.options)
 
     def make_memory(self) -> ExemplarMemory:
-        """The memory; a named baseline selects exemplars as it was published."""
-        if isinstance(self.memory, ExemplarMemory):
-            return self.memory
-        name = self.method if isinstance(self.method, str) else ""
-        return ExemplarMemory(Quota(self.memory), method_defaults(name, _KIND).selection)
+        """The memory; a named baseline selects exemplars as it was published.
+
+        Raises ValueError if there will be exemplars that the method can't take.
+        """
+        name, made = self.method if isinstance(self.method, str) else "", self.memory
+        if not isinstance(made, ExemplarMemory):
+            made = ExemplarMemory(Quota(made), method_defaults(name, _KIND).selection)
+        method = self.make_method()
+        if made.quota.of(1) or method.keeps == "everything":
+            method.check_replay()
+        return made
 
     def describe(self) -> dict[str, Any]:
         """The parts as JSON; None for one that JSON can't hold, such as a module."""

@@ -11,6 +11,7 @@ from densekd.data.dataset import FileImages, PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, class_order
 from densekd.data.selection import Selection
+from densekd.data.stratify import stratified_split
 
 from support.datasets import dataset, split
 
@@ -67,6 +68,19 @@ def test_rehearsed_images_are_those_that_random_selection_keeps(quota: Quota) ->
     rehearsed = memory.rehearsed(later.train, 4, chosen)
     assert torch.bincount(rehearsed.labels).tolist() == [3] * 8
     memory.learn(later.train, 4, generator())
+    kept = memory.exemplars()
+    assert torch.equal(rehearsed.labels, kept.labels)
+    assert torch.equal(rehearsed.images.state()["pixels"], kept.images.state()["pixels"])
+
+
+def test_rehearsed_images_have_those_that_are_kept_first() -> None:
+    memory = ExemplarMemory(Quota(per_class=5))
+    base, later = Scenario.of(dataset(8, 12), steps=1)
+    memory.learn(base.train, 4, generator())
+    rest, first = stratified_split(later.train, 0.4, seed=1, most=5)
+    chosen = torch.cat(memory.choose(rest, 4, generator()))
+    rehearsed = memory.rehearsed(rest, 4, chosen, first)
+    memory.learn(rest, 4, generator(), first=first)
     kept = memory.exemplars()
     assert torch.equal(rehearsed.labels, kept.labels)
     assert torch.equal(rehearsed.images.state()["pixels"], kept.images.state()["pixels"])

@@ -319,3 +319,11 @@ def test_the_constants_can_be_set() -> None:
 def test_stopped_in_either_stage_it_ends_the_same(tmp_path: Path) -> None:
     stops = check_resumes(method(), tmp_path)
     assert stops == {(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)}
+
+
+def test_without_a_share_held_out_there_is_only_the_first_stage() -> None:
+    callback = Recorder()
+    how = method(held_out=0.0)
+    assert list(how.terms) == ["merged", "kd"]
+    learned(how, STEPS_OF_TWO[:2], callback=callback)
+    assert {report.phase for report in callback.epoch_ends} == {"train"}

@@ -6,12 +6,13 @@ import pytest
 from densekd.losses.distill import DenseDistillation
 from densekd.methods.bic import NewShare, OldShare, Unbiased
 from densekd.methods.ccil import SelfDistil
-from densekd.methods.icarl import NewOutputs
+from densekd.methods.icarl import NewOutputs, OldOutputs
 from densekd.methods.method import Method, Phase
-from densekd.methods.podnet import Nca
+from densekd.methods.podnet import ChannelDistance, Nca, PodSpatial
 from densekd.methods.schedule import Schedule
-from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term
-from densekd.methods.ucir import MarginRanking
+from densekd.methods.terms import CrossEntropy, Distil, RatioWeight, Stream, Term, Trains
+from densekd.methods.ucir import LessForget, MarginRanking
+from densekd.nn.classifier import Head
 
 
 def method() -> Method:
@@ -97,6 +98,98 @@ def test_a_phase_without_a_term_is_refused() -> None:
         Method("some", "linear", exemplars, (TRAIN,), (TRAIN,))
 
 
+def test_a_task_without_a_phase_that_trains_is_refused() -> None:
+    for changes in ({"increment": ()}, {"base": ()}, {"base": (BALANCED,)}):
+        with pytest.raises(ValueError, match="base task needs a phase with data='streams'"):
+            dataclasses.replace(merged(), **cast(dict[str, Any], changes))
+    # Where others train, a phase on exemplars is skipped in the base task.
+    dataclasses.replace(merged(), base=(TRAIN, BALANCED))
+    ranking = dataclasses.replace(TRAIN, slots=("ranking",))  # which is 0 in the base task
+    terms = {"ce": CrossEntropy(["merged"], "all"), "ranking": MarginRanking()}
+    with pytest.raises(ValueError, match="the phase 'train' of the base task has no loss"):
+        Method("some", "cosine", terms, (ranking,), (TRAIN,), "merged")
+
+
+def test_a_phase_on_held_out_images_needs_some() -> None:
+    held = Phase("held", Schedule(), data="held-out")
+    with pytest.raises(ValueError, match=r"'held' of a task .* held_out is 0; set it"):
+        merged(TRAIN, held)
+    method = dataclasses.replace(merged(), increment=(TRAIN, held), held_out=0.1)
+    with pytest.raises(ValueError, match="held_out is 0"):
+        dataclasses.replace(method, held_out=0.0)
+
+
+@pytest.mark.parametrize(
+    ("term", "head"),
+    [
+        (Nca(), "proxies"),
+        (ChannelDistance(RatioWeight(1.0), Nca()), "proxies"),
+        (MarginRanking(), "cosine"),
+        (Unbiased(0.1), "bias"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
+def test_a_term_with_a_head_that_it_can_not_be_computed_with_is_refused(
+    term: Term, head: Head
+) -> None:
+    with pytest.raises(ValueError, match=f"'other' needs head='{head}', not 'linear'; change"):
+        merged(other=term)
+    terms = {"ce": CrossEntropy(["merged"], "all"), "other": term}
+    Method("some", head, terms, (TRAIN,), (TRAIN,), "merged")
+
+
+@pytest.mark.parametrize("head", ["linear", "bias"])
+def test_imprinting_a_head_that_has_no_directions_is_refused(head: Head) -> None:
+    with pytest.raises(ValueError, match="imprints goes with the heads cosine, proxies, not"):
+        dataclasses.replace(merged(), head=head, imprints=True)
+    dataclasses.replace(merged(), head="cosine", imprints=True)
+
+
+def test_a_bias_correction_is_trained_only_if_there_is_one() -> None:
+    bias = dataclasses.replace(TRAIN, name="bias", trains="bias")
+    with pytest.raises(ValueError, match=r"'bias' of a task trains a bias .* head='bias'"):
+        merged(TRAIN, bias)
+    dataclasses.replace(merged(), head="bias", increment=(TRAIN, bias))
+
+
+@pytest.mark.parametrize("trains", ["weights", "bias"])
+def test_terms_that_can_not_train_what_a_phase_trains_are_refused(trains: Trains) -> None:
+    """They raise or change nothing, but only in the second task."""
+    only = dataclasses.replace(TRAIN, name="only", trains=trains, slots=("kd",))
+    terms: list[Term] = [LessForget(RatioWeight(1.0)), PodSpatial(RatioWeight(1.0))]
+    terms += [distil("merged"), OldShare(2.0), OldOutputs()] if trains == "bias" else []
+    for term in terms:
+        how = dataclasses.replace(merged(kd=term), head="bias")
+        with pytest.raises(ValueError, match=f"trains only the {trains}, which 'kd' can't train"):
+            dataclasses.replace(how, increment=(TRAIN, only))
+        with_labels = dataclasses.replace(only, slots=("ce", "kd"))
+        dataclasses.replace(how, increment=(TRAIN, with_labels))
+
+
+def test_labels_of_old_classes_are_not_among_the_new_ones() -> None:
+    for streams in (["exemplars"], ["new", "exemplars"]):
+        term = CrossEntropy(cast(list[Stream], streams), "new")
+        with pytest.raises(ValueError, match="old classes, which 'exemplars' can't take; set over"):
+            method().with_term("exemplars", term)
+    new = CrossEntropy(["merged"], "new")
+    with pytest.raises(ValueError, match=r"'balanced' of a task .* old classes, which 'ce'"):
+        merged(TRAIN, BALANCED, ce=new)
+    # Without exemplars, merged batches have only new classes; a learner knows.
+    how = merged(ce=new)
+    with pytest.raises(ValueError, match=r"'train' of a task .* old classes, which 'ce'"):
+        how.check_replay()
+    merged().check_replay()
+
+
+def test_a_phase_of_wrong_numbers_is_refused() -> None:
+    for mixup in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="'train': mixup must be a number of at least 0"):
+            dataclasses.replace(TRAIN, mixup=mixup)
+    for rates in ({}, {"weight": -1.0}, {"weight": float("nan")}):
+        with pytest.raises(ValueError, match="'train': rates must be numbers of at least 0"):
+            dataclasses.replace(TRAIN, rates=rates)
+
+
 def test_a_term_on_batches_that_there_are_not_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'kd' is taken on new, exemplars .* only merged;"):
         merged(kd=distil("new", "exemplars"))
@@ -125,10 +218,12 @@ def test_a_term_that_no_phase_counts_is_refused() -> None:
 )
 def test_mixup_is_refused_with_terms_that_look_at_one_label(term: Term) -> None:
     phase = dataclasses.replace(TRAIN, mixup=0.1)
+    terms = {"ce": CrossEntropy(["merged"], "all"), "other": term}
+    how = Method("some", term.needs_head or "linear", terms, (TRAIN,), (TRAIN,), "merged")
     with pytest.raises(ValueError, match=r"blends images, which 'other' can't take; set mixup=0"):
-        merged(phase, other=term)
+        dataclasses.replace(how, increment=(phase,))
     # Where the term doesn't count, images may be blended.
-    merged(dataclasses.replace(phase, slots=("ce",)), other=term)
+    dataclasses.replace(how, increment=(dataclasses.replace(phase, slots=("ce",)),))
 
 
 def test_mixup_goes_with_cross_entropies_and_with_terms_that_ignore_labels() -> None:

@@ -15,10 +15,11 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, Task
 from densekd.data.selection import Selection
-from densekd.methods.method import Method
+from densekd.methods.method import Method, Phase
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
+from densekd.methods.terms import CrossEntropy
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
 from densekd.nn.network import Features
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
@@ -30,7 +31,14 @@ from densekd.training.loop import Diverged
 
 import reference
 from support.datasets import dataset
-from support.tiny_learners import STEPS_OF_TWO, TinyBackbone, same_state, tiny_settings
+from support.tiny_learners import (
+    BASE,
+    STEPS_OF_TWO,
+    TinyBackbone,
+    same_state,
+    tiny_learner,
+    tiny_settings,
+)
 
 SCENARIO = Scenario.of(dataset(8, 6), base=4, steps=2)
 ENGINE = Engine("cpu", precision="32")
@@ -467,3 +475,22 @@ def test_a_module_that_cannot_take_the_images_is_refused_at_the_first_task() -> 
     learner = Learner(nn.Linear(5, 2), make_method("rdkd", DenseOptions(), SCHEDULES))
     with pytest.raises(ValueError, match="can't take images of 8 x 8 pixels"):
         learner.learn(STEPS_OF_TWO[0])
+
+
+def test_a_network_without_maps_is_refused_before_a_term_needs_them() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    for name in ("podnet", "afc"):
+        learner = Learner(module, name, 2, tiny_settings(), epochs=1)
+        with pytest.raises(ValueError, match=f"{name}: the term .* maps, but the network has none"):
+            learner.learn(STEPS_OF_TWO[0])
+
+
+def test_a_loss_over_new_classes_alone_is_refused_with_exemplars_in_its_batches() -> None:
+    phases = (Phase("train", BASE),)
+    terms = {"new": CrossEntropy(["merged"], "new")}
+    how = Method("lwf", "linear", terms, phases, phases, "merged")
+    with pytest.raises(ValueError, match=r"lwf: .* old classes, which 'new' can't take"):
+        tiny_learner(how)
+    without = tiny_learner(how, per_class=0)
+    for task in STEPS_OF_TWO[:2]:
+        without.learn(task)

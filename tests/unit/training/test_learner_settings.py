@@ -1,5 +1,5 @@
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -7,9 +7,11 @@ from torch import nn
 
 from densekd import Learner, Settings
 from densekd.data.dataset import FileImages, PixelImages
+from densekd.methods.method import DataKind
+from densekd.methods.terms import Distil, RatioWeight
 from densekd.nn.network import load_weights
 from densekd.training.engine import Engine
-from densekd.training.settings import InferredAugment
+from densekd.training.settings import InferredAugment, LearnerSpec
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,13 @@ def test_weights_of_another_network_are_refused() -> None:
     for other in (nn.Linear(3, 3), nn.Linear(2, 3, bias=False), nn.Identity()):
         with pytest.raises(ValueError, match=r"doesn't fit this network.*backbone"):
             load_weights(nn.Linear(2, 3), other.state_dict())
+
+
+def test_lambda_goes_with_the_rate_of_the_schedules_in_use() -> None:
+    """ICaRL's distillation is as much smaller as its rate is higher than 0.1."""
+    spec = LearnerSpec("resnet8", "icarl+rdkd", 5, Settings())
+    for kind, usual in (("digits", 0.5), ("small", 5.0), ("imagenet100", 100.0)):
+        method = spec.make_method(cast(DataKind, kind))
+        weight = cast(Distil, method.terms["kd"]).weight
+        assert isinstance(weight, RatioWeight)
+        assert weight.base == pytest.approx(usual * 0.1 / method.increment[0].schedule.lr)

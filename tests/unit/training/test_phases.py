@@ -1,19 +1,23 @@
 """The images, batches, terms and state of each phase of a task."""
 
 import dataclasses
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from densekd.data.dataset import PixelImages, Split
+from densekd.data.scenario import Scenario
 from densekd.data.selection import Selection
-from densekd.methods.method import Method, Phase
+from densekd.methods.method import Method, Phase, Streams
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.terms import CrossEntropy
 from densekd.training.learner import Learner
 from densekd.training.phases import PhaseTraining, TaskTraining
 
+from support.datasets import dataset
 from support.tiny_learners import (
     BASE,
     FINISH,
@@ -163,11 +167,53 @@ def split_method(*increment: Phase) -> Method:
         "balance": CrossEntropy(["merged"], "all"),
     }
     base = (Phase("train", BASE, slots=("new",)),)
-    return Method("split", "linear", terms, base, increment)
+    share = 0.5 if any(phase.data == "held-out" for phase in increment) else 0.0
+    return Method("split", "linear", terms, base, increment, held_out=share)
 
 
 TRAIN = Phase("train", BASE, slots=("new", "exemplars"))
 BALANCE = Phase("balance", FINISH, "balanced", slots=("balance",))
+
+
+def keys(images: Split | None) -> set[tuple[int, int]]:
+    """Class and number of each image."""
+    assert images is not None
+    return {(int(p[0, 0, 0]), int(p[1, 0, 0])) for p in cast(PixelImages, images.images).pixels}
+
+
+@pytest.mark.parametrize("selection", ["random", "herding"])
+@pytest.mark.parametrize("streams", ["split", "merged"])
+def test_only_held_out_images_are_missing_from_streams_and_balanced_phases(
+    streams: Streams, selection: Selection
+) -> None:
+    held = Phase("held", FINISH, "held-out", slots=("balance",))
+    how = split_method(TRAIN, BALANCE, held)
+    if streams == "merged":
+        train = Phase("train", BASE, slots=("balance",))
+        terms, base = {"balance": how.terms["balance"]}, (train,)
+        phases = (train, BALANCE, held)
+        how = Method("merged", "linear", terms, base, phases, "merged", held_out=0.5)
+    learner, trained = tiny_learner(how, per_class=4, selection=selection), set[tuple[int, int]]()
+    for task in Scenario.of(dataset(8, 12), base=4, steps=2):
+        parts = how, learner.memory, learner.settings, learner.network
+        training = TaskTraining(task, *parts)
+        training.begin(learner.terms)
+        images, old, seen = training.images, task.first, task.first + len(task.classes)
+        trained |= keys(images.new)
+        assert not keys(images.reserved) & trained
+        assert keys(images.new) | keys(images.reserved) == keys(task.train)
+        if old:
+            phase = start(training, BALANCE, learner)
+            balanced = phase._images(learner.network, phase.state())["merged"]
+            # Of four exemplars of a class two are held out. Split streams replay new classes, too.
+            classes = seen if streams == "split" else old
+            assert images.replayed is not None
+            assert torch.bincount(images.replayed.labels).tolist() == [2] * classes
+            assert torch.bincount(balanced.labels).tolist() == [2] * seen
+            trained |= keys(images.replayed) | keys(balanced)
+            assert len(keys(images.held_out)) == 2 * seen
+            assert not keys(images.held_out) & trained
+        learner.learn(task)
 
 
 @pytest.mark.parametrize(("per_class", "counted"), [(2, {"balance"}), (0, set())])

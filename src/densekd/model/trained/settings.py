@@ -129,7 +129,10 @@ def affordable_epochs(part: Part, images: int, seconds: float, epoch_seconds: fl
 
 def with_epochs(config: Config, part: Part, epochs: int) -> Config:
     """Scale the schedules to this many epochs; later phases are scaled in proportion."""
-    training = config.training
+    training, further = config.training, config.make_method().base[1:]
+    # CCIL's generations have a schedule of their own, as long as for the whole of CIFAR-100.
+    if part == "base" and training.finish is None and further:
+        training = dataclasses.replace(training, finish=further[0].schedule)
     schedules = training.scaled(epochs / getattr(training, part).epochs)
     base = schedules.base if part == "base" else training.base
     scaled = dataclasses.replace(

@@ -148,3 +148,10 @@ def test_epochs_that_are_given_twice_are_told(
     options = TeachOptions(overrides=(f"training.{key}.epochs=3",), **given)
     with_schedule(update_settings(None, options, 32), "base", options, 100, 2)
     assert [words in record.getMessage() for record in caplog.records] == [True] * bool(words)
+
+
+def test_generations_are_shortened_with_the_base_task() -> None:
+    options = TeachOptions(method="ccil", overrides=("method.ccil.generations=2",))
+    config = with_schedule(update_settings(None, options, 32), "base", options, 5000, 5)
+    epochs = [phase.schedule.epochs for phase in config.make_method().base]
+    assert epochs == [10, 18, 18]  # of 120 and 70; of a finish at least a quarter
