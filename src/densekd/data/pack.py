@@ -61,14 +61,17 @@ def pack(
     """Pack images into a file; returns those that can't be read, which are left out.
 
     Raises:
-        ValueError: the file holds something else, or another process is packing into it.
+        ValueError: the file holds something else, another process is packing into it, or no image
+            can be read.
     """
     if workers is not None and not 0 <= workers <= _MOST_WORKERS:
         raise ValueError(f"Workers must be from 0 to {_MOST_WORKERS}, not {workers}.")
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder; name a file to write to.")
     plan = _plan(table, options)
     with _alone(target):
         if target.exists():
-            _check_same(target, plan)
+            _check_same(target, plan, table, options, workers)
             _beside(target, "journal").unlink(missing_ok=True)  # of a process killed at the end
             return []
         with _Unfinished(target, plan) as unfinished:
@@ -173,6 +176,14 @@ class _Unfinished:
         """Write index and header, and give the file its name."""
         lengths = np.array(self.lengths)
         readable = torch.from_numpy(lengths >= 0)
+        if len(lengths) and not readable.any():
+            self.journal.unlink()  # so that the next attempt reads the images again
+            self.part.unlink()
+            why = _why_unreadable(table.paths[0], options)
+            raise ValueError(
+                f"No image can be read, such as {table.paths[0]} ({why}), so nothing was packed; "
+                "check the source."
+            )
         kept = table.take(readable)
         tensors = _index(kept, lengths[readable.numpy()])
         tensors["checksums"] = np.array(self.checksums, np.uint32)[readable.numpy()]
@@ -253,16 +264,40 @@ def _plan(table: FolderTable, options: PackOptions) -> str:
     return digest.hexdigest()
 
 
-def _check_same(target: Path, plan: str) -> None:
+def _check_same(
+    target: Path, plan: str, table: FolderTable, options: PackOptions, workers: int | None
+) -> None:
     """Raise unless a file is the one that would be packed."""
     try:
-        same = PackedFile(target).facts.get("plan") == plan
+        found = PackedFile(target)
+        same = found.facts.get("plan") == plan and _is_up_to_date(found, table, options, workers)
     except (DamagedFile, OSError):
         same = False
     if not same:
         raise ValueError(
             f"{target} exists and isn't what would be packed; delete it, or give another name."
         )
+
+
+def _is_up_to_date(
+    found: PackedFile, table: FolderTable, options: PackOptions, workers: int | None
+) -> bool:
+    """Whether it still holds what the files that were written after it would become.
+
+    The plan knows their sizes only, and turning a photo upright, for one, may leave its size.
+    """
+    packed = found.path.stat().st_mtime_ns
+    newer = torch.tensor([file.stat().st_mtime_ns > packed for file in table.paths]).bool()
+    if not newer.any():
+        return True
+    assert found.checksums is not None
+    checksums = {found.name(i): int(x) for i, x in enumerate(found.checksums)}
+    changed = table.take(newer)
+    images = _encoded(changed.paths, options, workers)
+    return all(
+        checksums.get(name) == (None if image is None else zlib.crc32(image))
+        for name, image in zip(_names(changed), images, strict=True)
+    )
 
 
 def _why_unreadable(file: Path, options: PackOptions) -> str:

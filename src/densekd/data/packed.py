@@ -87,7 +87,7 @@ class PackedFile(FileContents):
         if zlib.crc32(content) != self._tensors["checksums"][place]:
             raise UnreadableImage(
                 f"{self.path} is damaged: the image {self.name(place)!r} isn't what was packed; "
-                "pack it again"
+                "delete the file and pack it again"
             )
         return content
 

@@ -60,7 +60,8 @@ def foreign_request(headers: Mapping[str, str], hosts: set[str]) -> str | None:
     Another site's host name could resolve to this address (DNS rebinding).
     """
     if headers.get("host") not in hosts:
-        return f"Use the address {LOOPBACK}."
+        # With the port, which a tunnel may have changed.
+        return f"Use the address {' or '.join(sorted(hosts))}."
     origin = headers.get("origin")
     if origin is not None and origin.removeprefix("http://") not in hosts:
         return "Requests from other sites are not allowed."

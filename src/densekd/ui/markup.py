@@ -9,7 +9,7 @@ from densekd.jobs.events import JobProgress
 from densekd.model.frozen.review import Confusion, Suspect
 from densekd.model.store import ClassChange, HistoryEntry, Update
 from densekd.ui.predictor import PhotoPrediction
-from densekd.ui.reviewer import image_id
+from densekd.ui.reviewer import image_id, suspect_id
 from densekd.ui.uploads import Upload, by_class
 
 _MAX_NAMES = 6
@@ -202,10 +202,10 @@ def suspects(found: Sequence[Suspect]) -> str:
 
 
 def _suspect(found: Suspect) -> str:
-    label, guess, photo = html.escape(found.label), html.escape(found.guess), image_id(found.image)
+    label, guess = html.escape(found.label), html.escape(found.guess)
     return (
-        f"<li><button data-photo='{photo}' aria-pressed='false'"
-        f" aria-label='Select photo of {label}'>{_image(photo)}</button>"
+        f"<li><button data-photo='{suspect_id(found)}' aria-pressed='false'"
+        f" aria-label='Select photo of {label}'>{_image(image_id(found.image))}</button>"
         f"<p>Taught as <b>{label}</b>, looks like <b>{guess}</b></p></li>"
     )
 

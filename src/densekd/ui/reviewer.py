@@ -42,3 +42,8 @@ class Reviewer(ModelFollower):
 def image_id(image: bytes) -> str:
     """The id of an image on the page."""
     return sha256(image).hexdigest()[:16]
+
+
+def suspect_id(found: Suspect) -> str:
+    """The id of a suspect on the page: the same image may have been taught as two classes."""
+    return image_id(found.hash + found.label.encode())

@@ -14,7 +14,7 @@ from densekd.model.pointer import step_numbers
 from densekd.model.store import HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
-from densekd.ui.reviewer import Reviewer, image_id
+from densekd.ui.reviewer import Reviewer, suspect_id
 from densekd.ui.uploads import (
     Upload,
     by_class,
@@ -145,7 +145,7 @@ class Session:
 
     def correct(self, photos: Sequence[str], *, remove: bool) -> None:
         """Remove suspect photos from the model, or move them to the classes that they look like."""
-        found = [each for each in self.reviewer.suspects if image_id(each.image) in photos]
+        found = [each for each in self.reviewer.suspects if suspect_id(each) in photos]
         correct_photos(
             self.folder,
             [Correction(x.hash, x.label, None if remove else x.guess) for x in found],

@@ -11,6 +11,9 @@ from typing import NamedTuple
 from densekd.checks import is_folder_name
 from densekd.data.folder import TRAIN
 
+# The folders that divide photos, and whether their photos are to test on.
+_TESTED = {TRAIN: False, "val": True, "test": True}
+
 
 class Upload(NamedTuple):
     """An uploaded file."""
@@ -111,14 +114,16 @@ def delete_uploads(uploads: Iterable[Upload]) -> None:
 
 def _is_tested(upload: Upload) -> bool | None:
     """Whether a file was in a folder to test on; None if that wasn't said."""
-    return {TRAIN: False, "val": True, "test": True}.get("".join(upload.folders[-2:-1]))
+    return _TESTED.get("".join(upload.folders[-2:-1]))
 
 
 def _place(path: str) -> tuple[tuple[str, ...], str]:
     """The folders to put a file in, and its name, of which only the ending matters."""
     *folders, name = path.strip("/").split("/")
+    if folders[1:] and folders[0] not in _TESTED:  # ``train`` and ``val`` may be dropped together
+        del folders[0]
     shown = "".join(c if c.isprintable() or c < " " else " " for c in name)
-    return tuple(map(_check_name, folders[1:] or folders)), _check_name(shown)
+    return tuple(map(_check_name, folders)), _check_name(shown)
 
 
 def _link(file: Path, target: Path) -> Path:

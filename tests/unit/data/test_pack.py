@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,12 @@ from filelock import FileLock
 from PIL import Image
 
 from densekd.data.dataset import FileImages, fingerprint
-from densekd.data.decode import open_rgb
+from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.folder import find_images
 from densekd.data.folder_images import load_folder
 from densekd.data.imagenet import load_imagenet
 from densekd.data.pack import PackOptions, encode_image, pack
-from densekd.data.packed import load_packed
+from densekd.data.packed import HEADER_BYTES, load_packed, open_packed
 
 from support.class_folders import fill_folder
 
@@ -88,6 +89,28 @@ def test_packing_again_changes_nothing_and_other_files_are_not_overwritten(photo
     assert target.read_text() == "a letter"
 
 
+def test_a_photo_that_was_turned_since_is_noticed_though_its_size_is_the_same(
+    photos: Path,
+) -> None:
+    photo, sizes = photos / "train/cat/0.jpg", set()
+    for orientation in (1, 6):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.linear_gradient("L").save(photo, exif=exif)
+        sizes.add(photo.stat().st_size)
+        if orientation == 1:
+            target = packed(photos, shorter_side=30)
+            before = target.stat().st_mtime_ns
+            os.utime(photo, ns=(before + 1, before + 1))  # copied, so still the same
+            packed(photos, shorter_side=30)
+    assert len(sizes) == 1
+    os.utime(photo, ns=(before + 1, before + 1))
+    with pytest.raises(ValueError, match="exists and isn't what would be packed"):
+        packed(photos, shorter_side=30)
+    target.unlink()
+    assert packed(photos, shorter_side=30).stat().st_mtime_ns != before
+
+
 def test_what_a_kill_at_the_end_left_is_removed(photos: Path) -> None:
     target = packed(photos)
     journal = target.with_name(f".{target.name}.journal")
@@ -111,6 +134,37 @@ def test_an_image_that_is_too_long_for_a_jpeg_is_left_out(photos: Path) -> None:
     Image.new("RGB", (70_000, 2)).save(long)
     left_out = pack(find_images(photos).table(), photos.parent / "all", PackOptions(), 0)
     assert left_out == [(long, "it can't become a JPEG of 70000 x 2 pixels")]
+
+
+def test_nothing_is_packed_if_no_image_can_be_read(photos: Path) -> None:
+    files = [path for path in photos.rglob("*") if path.is_file()]
+    contents = [file.read_bytes() for file in files]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(bytes(len(content)))  # of the same size, so that it is the same plan
+    with pytest.raises(
+        ValueError, match=r"No image can be read, such as .*\(not an image.*nothing"
+    ):
+        packed(photos)
+    assert [path.name for path in photos.parent.iterdir()] == [photos.name]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+    assert len(load_packed(packed(photos)).train) == 8
+
+
+def test_a_folder_is_not_to_be_deleted_for_a_packed_file(photos: Path) -> None:
+    with pytest.raises(ValueError, match="is a folder; name a file"):
+        packed(photos, photos.name)
+
+
+def test_a_damaged_image_says_what_makes_the_file_sound_again(photos: Path) -> None:
+    target = packed(photos)
+    content = target.read_bytes()
+    target.write_bytes(content[:HEADER_BYTES] + b"\0" + content[HEADER_BYTES + 1 :])
+    packed(photos)  # it looks at the index only
+    with pytest.raises(UnreadableImage, match=r"is damaged: .*; delete the file and pack it again"):
+        open_packed(target)[0]
+    target.unlink()
+    assert packed(photos).read_bytes() == content
 
 
 def test_two_processes_do_not_pack_into_one_file(photos: Path) -> None:

@@ -36,6 +36,11 @@ def test_requests_of_other_sites_are_recognised(headers: dict[str, str], refusal
     assert found is None if refusal is None else found is not None and refusal in found
 
 
+def test_a_request_through_a_tunnel_is_told_the_port() -> None:
+    found = foreign_request({"host": "127.0.0.1:8080"}, own_hosts(7860))
+    assert found == "Use the address 127.0.0.1:7860 or [::1]:7860 or localhost:7860."
+
+
 def test_clients_leave_out_the_port_80() -> None:
     for host in ("localhost", "127.0.0.1", "localhost:80"):
         assert foreign_request({"host": host, "origin": f"http://{host}"}, own_hosts(80)) is None

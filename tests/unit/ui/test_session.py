@@ -1,12 +1,16 @@
 import io
 import json
+import re
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from PIL import Image
 
+from densekd.model.frozen.edit import Correction
+from densekd.model.frozen.review import Suspect
 from densekd.model.options import TeachOptions
+from densekd.ui import markup
 from densekd.ui import session as session_module
 from densekd.ui.session import Session
 
@@ -90,3 +94,19 @@ def test_an_update_that_cannot_start_leaves_the_photos(
     assert all(photo.file.exists() for photo in photos)
     assert session.job is None
     assert list(session.inbox.parent.glob("update-*")) == []
+
+
+def test_a_photo_of_two_classes_is_corrected_in_the_selected_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[Correction]] = []
+    monkeypatch.setattr(session_module, "correct_photos", lambda _, given: asked.append(given))
+    session.reviewer.suspects = [
+        Suspect(b"hash", "cat", "dog", b"image"),
+        Suspect(b"hash", "dog", "cat", b"image"),
+    ]
+    shown = re.findall(r"data-photo='(\w+)'", markup.suspects(session.reviewer.suspects))
+    session.correct(shown[1:], remove=True)
+    session.correct(shown, remove=False)
+    first, second = Correction(b"hash", "cat", "dog"), Correction(b"hash", "dog", "cat")
+    assert asked == [[second._replace(to=None)], [first, second]]

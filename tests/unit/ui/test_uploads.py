@@ -74,6 +74,16 @@ def test_a_divided_folder_stays_divided(places: tuple[Path, Path]) -> None:
     assert set(find_images(kept / "lesson").parts) == {"train", "val"}
 
 
+def test_train_and_val_that_are_dropped_together_stay_divided(places: tuple[Path, Path]) -> None:
+    inbox, kept = places
+    uploads = take_uploads(sent_files(inbox, "train/cat/1.png", "val/cat/2.png"), inbox, kept)
+    assert [upload.label for upload in uploads] == ["cat", "cat"]
+    link_by_class(uploads, kept / "lesson")
+    assert set(find_images(kept / "lesson").parts) == {"train", "val"}
+    (photo,) = take_uploads(sent_files(inbox, "train/1.png"), inbox, kept)  # of a locomotive
+    assert photo.label == "train"
+
+
 def test_every_photo_is_linked_to_where_it_is_found(places: tuple[Path, Path]) -> None:
     inbox, kept = places
     deep = ("deep/animals/rat/1.png", "deep/train/cat/1.png")  # without a folder to test on
