@@ -102,6 +102,15 @@ def excluded_by(key: str) -> list[str]:
     return [f"{section}.{other}" for other in names if name in names and other != name]
 
 
+def as_written(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings that a user gave besides a file, with a number of epochs as text.
+
+    So `uniform` reads 2.0 as two epochs also if the file has all schedules, and 1x as a share.
+    """
+    epochs = tree.get("epochs")
+    return {**tree, "epochs": repr(epochs)} if isinstance(epochs, float) else tree
+
+
 def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Bring settings that may be written in several ways to one.
 

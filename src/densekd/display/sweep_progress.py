@@ -123,7 +123,7 @@ def summary(sweep: SweepPlan, left: int) -> str:
     done = f" ({runs - left} already finished)" if left < runs else ""
     what = f"{output.count(runs, 'run')}{done}, {output.count(bases, _base(sweep))}"
     if (search := sweep.experiment.search) is not None:
-        cells = len({label(cell_of(p, search.parameters)) for p in sweep.experiment.points()})
+        cells = len({repr(cell_of(p, search.parameters)) for p in sweep.experiment.points()})
         if search.kind == "optuna":
             what = f"{output.count(search.trials, 'trial')}, which Optuna chooses"
         what += f"; the best for each of {output.count(cells, 'cell')} of the table is picked"

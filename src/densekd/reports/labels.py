@@ -22,7 +22,7 @@ _DERIVED = (
 # Settings that belong to the protocol or the replicate rather than to the method.
 _SHARED = (
     *("seed", "epochs", "data.", "scenario.", "memory.per_class", "memory.total"),
-    *("order", "teacher_file"),  # of a compression
+    "order",  # of a compression
 )
 
 
@@ -52,6 +52,8 @@ def data_words(settings: FlatSettings) -> str:
     words = {
         "data.image_size": "{} pixels",
         "data.classes_file": "classes of {}",
+        "data.image_column": "images in {}",
+        "data.label_column": "labels in {}",
         "data.per_class": "{} images a class",
         "data.test_per_class": "{} test images a class",
     }

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.config.settings_tree import flat, read_toml
+from densekd.config.settings_tree import digest, flat, read_toml
 from densekd.files import DamagedFile
 from densekd.reports.labels import FlatSettings, Protocol, data_words, shortened_schedule
 from densekd.runs.stored import (
@@ -64,7 +64,10 @@ class RunRecord:
     @property
     def replicate(self) -> tuple[str, str]:
         """Its seed and class order, which may differ between runs that a mean is taken of."""
-        return str(self.settings.get("seed")), str(self.settings.get("scenario.order"))
+        order, tasks = self.settings.get("scenario.order"), self.settings.get("scenario.tasks")
+        if isinstance(tasks, list) and any(isinstance(task, list) for task in tasks):
+            order = f"tasks {digest(tasks)[:6]}"  # of named classes, which have no other order
+        return str(self.settings.get("seed")), str(order)
 
     @property
     def seconds(self) -> float:
@@ -226,7 +229,8 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
 
 def folder_of(sweep: Path, job: Mapping[str, Any]) -> Path:
     """The run folder of a job in a sweep's record: beside the folder of all sweeps."""
-    return sweep.parent.parent / Path(job["folder"]).name
+    # A path such as ``.`` has no parent.
+    return Path(os.path.abspath(sweep)).parent.parent / Path(job["folder"]).name
 
 
 def _is_sweep(folder: Path) -> bool:

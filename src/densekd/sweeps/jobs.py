@@ -19,7 +19,9 @@ from densekd.config.own_parts import logger_references, own_references
 from densekd.config.schema import Config, resolve
 from densekd.config.settings_tree import (
     INERT_KEYS,
+    as_written,
     digest,
+    excluded_by,
     flat,
     given,
     merge,
@@ -94,8 +96,7 @@ class SweepPlan:
             ValueError: its settings are not valid.
         """
         experiment, out = self.experiment, self.folder.parent.parent
-        tree = merge(experiment.settings, self.changes, nested(point))
-        tree = tree if self.scale is None else scaled(tree, self.scale)
+        tree = _tree(experiment, self.changes, point, self.scale)
         return _job(experiment, point, tree, _resolve(experiment, tree), out)
 
 
@@ -118,19 +119,14 @@ def plan(
             such points are only listed.
     """
     changes = {} if changes is None else changes
-    for key in flat(changes):
-        if key in (*experiment.grid, *experiment.searched):
-            raise ValueError(
-                f"{key} is an axis of {experiment.name}; give its values by --grid {key}=... ."
-            )
+    _check_changes(experiment, changes)
     classes = functools.cache(count_classes)  # a folder of images is listed once
     jobs: list[SweepJob] = []
     impossible: list[ImpossiblePoint] = []
     for point in _points(experiment, changes):
-        tree = merge(experiment.settings, changes, nested(point))
         refused = True
         try:
-            tree = tree if scale is None else scaled(tree, scale)
+            tree = _tree(experiment, changes, point, scale)
             config = _resolve(experiment, tree)
             refused = False
             if isinstance(config, Config):
@@ -145,6 +141,33 @@ def plan(
     if experiment.search is not None and experiment.search.kind == "optuna":
         jobs = []  # they were only checked
     return SweepPlan(experiment, scale, changes, folder, tuple(jobs), tuple(impossible))
+
+
+def _tree(
+    experiment: Experiment,
+    changes: Mapping[str, Any],
+    point: Mapping[str, Any],
+    scale: float | None,
+) -> dict[str, Any]:
+    """The settings of a point."""
+    tree = merge(experiment.settings, as_written(merge(changes, nested(point))))
+    return tree if scale is None else scaled(tree, scale)
+
+
+def _check_changes(experiment: Experiment, changes: Mapping[str, Any]) -> None:
+    """Refuse settings that all points of the grid would override."""
+    axes = {**experiment.grid, **dict.fromkeys(experiment.searched, ())}
+    for key, value in flat(changes).items():
+        if key in axes:
+            raise ValueError(
+                f"{key} is an axis of {experiment.name}; give its values by --grid {key}=... ."
+            )
+        for axis in excluded_by(key):
+            if value is not None and None not in axes.get(axis, (None,)):
+                raise ValueError(
+                    f"{key} has no effect on {experiment.name}, because its grid has {axis}; leave "
+                    f"it out, or write an experiment file without {axis}."
+                )
 
 
 def _points(experiment: Experiment, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -175,8 +198,12 @@ def trial_point(search: Search, point: Mapping[str, Any]) -> dict[str, Any]:
 def _check_search(experiment: Experiment, search: Search) -> None:
     if experiment.kind == "compression":
         raise ValueError("A compression has no validation images; leave the search out.")
-    if search.tasks is not None and FIRST_TASKS in {**experiment.grid, **search.parameters}:
-        raise ValueError(f"{FIRST_TASKS} is what search.tasks sets; leave one of them out.")
+    # Also without search.tasks, because trials are told from picks by it.
+    if FIRST_TASKS in {**experiment.grid, **search.parameters}:
+        raise ValueError(
+            f"{FIRST_TASKS} is what search.tasks sets, so it can't be an axis of a search; leave "
+            "it out of the grid."
+        )
     if search.kind == "optuna" and find_spec("optuna") is None:
         raise ValueError(
             "This search needs Optuna, which isn't installed; install it with "

@@ -18,7 +18,7 @@ from densekd.config.settings_tree import digest, plain
 from densekd.jobs.events import JobDone, JobEvent, JobProgress, JobStopped
 from densekd.runs.stored import STUDY_FILE, check_study
 from densekd.seeds import Seeds
-from densekd.sweeps.experiment_file import label
+from densekd.sweeps.experiment_file import label, short_value
 from densekd.sweeps.jobs import SweepJob, trial_point
 from densekd.sweeps.pick import cell_of
 from densekd.sweeps.search import Parameter, Search
@@ -51,7 +51,7 @@ class OptunaTrials(JobSource):
         cells: dict[str, Mapping[str, Any]] = {}
         for point in record.sweep.experiment.points():
             if (cell := cell_of(point, search.parameters)) not in impossible:
-                cells.setdefault(label(cell), point)
+                cells.setdefault(repr(cell), point)
         self._studies = [_Study(self._storage, search, point) for point in cells.values()]
         self._open: dict[Path, tuple[_Study, int]] = {}  # trials that haven't ended, by folder
         self._given_up: set[Path] = set()
@@ -124,10 +124,13 @@ class _Study:
         cell = cell_of(point, search.parameters)
         # Other ranges or fewer tasks make another study: their values can't be compared.
         space = {key: vars(parameter) for key, parameter in search.parameters.items()}
-        tells = digest(plain({"space": space, "tasks": search.tasks, "seed": search.seed}))
+        tells: dict[str, Any] = {"space": space, "tasks": search.tasks, "seed": search.seed}
+        # Values that the label shortens may be those of another cell.
+        if full := {key: value for key, value in cell.items() if short_value(value) != value}:
+            tells["cell"] = full
         self._study = optuna.create_study(
             storage=storage,
-            study_name=f"{label(cell)} ({tells})",
+            study_name=f"{label(cell)} ({digest(plain(tells))})",
             direction="maximize",
             pruner=optuna.pruners.MedianPruner(n_startup_trials=search.prune_after),
             load_if_exists=True,

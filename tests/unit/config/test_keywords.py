@@ -88,3 +88,10 @@ def test_a_whole_number_is_not_taken_for_a_share_of_a_complete_file(tmp_path: Pa
         make_config(file, changes={"epochs": 10.0}),
     ):
         assert changed.schedules().base.epochs == 10
+
+
+@pytest.mark.parametrize("epochs", ["1x", "1.0x", "100%", "150%", "2x"])
+def test_a_share_of_all_epochs_is_no_number_of_them(epochs: str) -> None:
+    made = make_config(None, {"epochs": epochs})
+    assert isinstance(made.epochs, float)
+    assert make_config(made, {"epochs": epochs}) == made

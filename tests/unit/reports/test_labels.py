@@ -29,6 +29,10 @@ def labels(*several: FlatSettings) -> list[str]:
             ["data.source=folder:photos"],
             "folder:photos, 224 pixels · T = 5 · 20 exemplars a class",
         ),
+        (
+            ["data.source=hub:x", "data.image_column=i", "data.label_column=fine"],
+            "hub:x, images in i, labels in fine · T = 5 · 20 exemplars a class",
+        ),
         (["epochs=1x"], "digits · T = 5 · 20 exemplars a class"),
         (["epochs=1"], "digits · T = 5 · 20 exemplars a class · shortened to 1 epoch"),
         (["epochs=4"], "digits · T = 5 · 20 exemplars a class · shortened to 4 epochs"),

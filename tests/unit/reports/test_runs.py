@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from densekd.compression.config import compression_folder, resolve_compression
-from densekd.config.schema import as_tree
+from densekd.config.schema import as_toml, as_tree, resolve
 from densekd.config.settings_tree import override
+from densekd.files import write_sealed_text
 from densekd.reports.groups import Group, differences, group_compressions, group_runs
 from densekd.reports.runs import find_runs
+from densekd.runs.run import run_folder
 
-from support.run_folders import rewrite, write_run
+from support.run_folders import rewrite, write_run, write_sweep
 
 AVERAGE = "average_incremental_accuracy"
 
@@ -26,6 +28,16 @@ def test_runs_are_found_in_their_folder_and_in_that_of_all(tmp_path: Path) -> No
     (tmp_path / "a" / "bases" / "x").mkdir(parents=True)
     found = find_runs([tmp_path / "a", first, second, tmp_path / "b"])
     assert [run.folder for run in found.runs] == [first, second]
+
+
+def test_a_sweep_is_found_by_a_path_without_parents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path)
+    folder = write_sweep(tmp_path, "mine", "", {run: {"seed": 1}})
+    for where, place in ((folder, "."), (folder.parent, "mine"), (folder / "..", "../sweeps/mine")):
+        monkeypatch.chdir(where)
+        assert [each.folder for each in find_runs([Path(place)]).runs] == [run]
 
 
 def test_nothing_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -109,6 +121,14 @@ def test_a_run_that_repeats_another_is_left_out(tmp_path: Path) -> None:
     assert len(repeated) == 2
 
 
+def test_tasks_of_other_classes_are_like_another_order(tmp_path: Path) -> None:
+    for tasks in ([["a", "b"], ["c", "d"]], [["a", "c"], ["b", "d"]]):
+        config = resolve({"scenario": {"tasks": tasks}})
+        write_sealed_text(run_folder(config, tmp_path) / "config.toml", as_toml(config))
+    (group,), repeated = group_runs(find_runs([tmp_path]).runs)
+    assert (len(group.all_runs), repeated) == (2, {})
+
+
 def test_other_options_make_another_group(tmp_path: Path) -> None:
     write_run(tmp_path, "method.options.temperature=2.0")
     write_run(tmp_path, "method.options.temperature=4.0")
@@ -163,3 +183,10 @@ def test_a_mean_of_compressions_is_over_seeds_and_orders_too(tmp_path: Path) -> 
         (usual, "kd, temperature 4.0"): 2,
         (f"{usual}, 20 images a class", "kd"): 1,
     }
+
+
+def test_compressions_by_different_teachers_are_shown_apart(tmp_path: Path) -> None:
+    for teacher in ("short", "long"):
+        write_compression(tmp_path, f"teacher_file={teacher}")
+    methods = [method for _, method in group_compressions(find_runs([tmp_path]).compressions)]
+    assert methods == ["kd, teacher_file long", "kd, teacher_file short"]

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from densekd.methods.paper import DenseOptions, dense
+from densekd.methods.schedule import Schedules
+from densekd.parts import refer
 from densekd.runs.check import repair_run
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import plan
@@ -233,3 +236,14 @@ def test_what_optuna_cannot_take_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("densekd.sweeps.jobs.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'densekd\[optuna\]'"):
         plan(MINE, tmp_path)
+
+
+def test_cells_of_python_values_with_one_name_have_a_study_each(tmp_path: Path) -> None:
+    methods = tuple(refer(dense("gkd", DenseOptions(weight), Schedules())) for weight in (2.0, 3.0))
+    search = Search("optuna", {"training.base.lr": Parameter((0.1,))}, trials=1)
+    grid = {"method.name": methods, "scenario.steps": (5,)}
+    made = dataclasses.replace(MINE, grid=grid, search=search)
+    record, _ = sweep(tmp_path, made, lambda point: ([0.5] * 6, 0.5))
+    assert [job.point["method.name"] for job in record.sweep.jobs] == list(methods)
+    assert len({job.label for job in record.sweep.jobs}) == 1
+    assert [len(trials) for trials in studies(record.sweep.folder).values()] == [1, 1]

@@ -152,6 +152,8 @@ def test_a_search_needs_validation_images(tmp_path: Path) -> None:
         plan(experiment(tmp_path, tasks=7), tmp_path)
     with pytest.raises(ValueError, match=r"is what search\.tasks sets"):
         plan(experiment(tmp_path, tasks=2).with_axes(["scenario.first=1,2"]), tmp_path)
+    with pytest.raises(ValueError, match=r"scenario\.first .* leave it out of the grid"):
+        plan(experiment(tmp_path).with_axes(["scenario.first=1,2"]), tmp_path)
     with pytest.raises(ValueError, match="is an axis of mine"):
         plan(experiment(tmp_path), tmp_path, {"method": {"options": {"temperature": 3.0}}})
 

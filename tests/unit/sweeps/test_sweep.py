@@ -106,6 +106,19 @@ def test_a_scale_shortens_in_proportion(before: Any, after: float) -> None:
     assert isinstance(whole, float)  # a share, not one epoch
 
 
+def test_a_number_of_epochs_is_no_share_of_schedules_that_the_file_gives(tmp_path: Path) -> None:
+    schedules = {"base": {"epochs": 100}, "increment": {"epochs": 50}}
+    experiment = two(settings={"training": schedules})
+    axis = experiment.with_axes(["epochs=2.0"])
+    for sweep in (plan(experiment, tmp_path, {"epochs": 2.0}), plan(axis, tmp_path)):
+        again = sweep.job(sweep.jobs[0].point)
+        for job in (again, *sweep.jobs):
+            assert resolve(job.tree).schedules().base.epochs == 2
+    for text in ("1.0x", "100%"):
+        (job, *_) = plan(two(), tmp_path, {"epochs": text}).jobs
+        assert isinstance(resolve(job.tree).epochs, float)
+
+
 def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="epochs = 3 is a number of epochs"):
         plan(FOUR, tmp_path, {"epochs": 3}, scale=0.1)
@@ -113,6 +126,16 @@ def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
         plan(FOUR, tmp_path, scale=0.0)
     with pytest.raises(ValueError, match=r"method\.name is an axis of four; .* --grid"):
         plan(FOUR, tmp_path, {"method": {"name": "gkd"}})
+    for section, name, value in (("scenario", "increment", 1), ("scenario", "tasks", [4, 6])):
+        with pytest.raises(ValueError, match=rf"{name} has no effect on four, .* scenario\.steps"):
+            plan(FOUR, tmp_path, {section: {name: value}})
+    sizes = two(grid={"method.name": ("gkd",), "memory.per_class": (5, 10)})
+    with pytest.raises(ValueError, match=r"memory\.total has no effect on four, .*per_class"):
+        plan(sizes, tmp_path, {"memory": {"total": 90}})
+    assert len(plan(sizes, tmp_path, {"memory": {"total": None}}).jobs) == 2
+    either = dataclasses.replace(sizes, grid={**sizes.grid, "memory.per_class": (None, 5)})
+    jobs = plan(either, tmp_path, {"memory": {"total": 90}}).jobs
+    assert [resolve(job.tree).memory.total for job in jobs] == [90, None]
     with pytest.raises(ValueError, match=r"four, gkd stepz=1: .*did you mean scenario\.steps\?"):
         plan(two(grid={"method.name": ("gkd",), "scenario.stepz": (1,)}), tmp_path)
     with pytest.raises(ValueError, match="one device for each run"):
