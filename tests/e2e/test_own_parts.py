@@ -183,6 +183,11 @@ def test_a_sweep_and_its_report(folder: Path) -> None:
     told = sorted(float(row["metrics.confidence"]) for row in rows)
     assert told == sorted(r["steps"][-1]["metrics"]["confidence"] for r in results)
     assert "confidence" in (folder / "told" / "index.html").read_text()
+    (folder / "mine.py").write_text(MINE.replace("nn.ReLU()", "nn.Tanh()"))
+    error = call(folder, "sweep", "weights.toml", "--out", "swept", "--workers", "1", code=1)
+    assert error.count("mine.py has changed since this run began") == 2
+    (folder / "mine.py").write_text(MINE)
+    call(folder, "sweep", "weights.toml", "--out", "swept", "--workers", "1")
 
 
 def test_the_code_of_a_folder_runs_only_with_consent(folder: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from densekd.config.settings_tree import digest, given, nested, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import fingerprint
-from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
+from densekd.files import DamagedFile, expand_home, read_sealed_json, write_sealed_json
 from densekd.methods.registry import split_name
 from densekd.parts import OwnPartError, is_reference, load_files, refer, version
 
@@ -135,6 +135,15 @@ def check_code(folder: Path, code: Mapping[str, str]) -> None:
             f"{file} has changed since this run began; restore it, delete {folder}, or choose "
             "another --out."
         )
+
+
+def has_other_files(folder: Path) -> bool:
+    """Whether a file of a run has changed since; one that is gone is no longer needed."""
+    files = {expand_home(file): before for file, before in _read(folder).items()}
+    return any(
+        file.is_file() and sha256(file.read_bytes()).hexdigest() != before
+        for file, before in files.items()
+    )
 
 
 def check_parent_code(config: "DataclassInstance", parent: Path) -> None:

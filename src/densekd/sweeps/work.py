@@ -7,6 +7,7 @@ from typing import Literal
 from densekd.analysis.flatness import measure_flatness
 from densekd.compression.compress import compress
 from densekd.compression.config import CompressionConfig, resolve_compression
+from densekd.config.own_parts import has_other_files
 from densekd.config.schema import Config, resolve
 from densekd.data.decode import available_processors
 from densekd.data.scenario import Task
@@ -72,9 +73,9 @@ def start_pool(
 
 
 def finished(job: SweepJob) -> bool:
-    """Whether all results of a job are there."""
+    """Whether all results of a job are there, and those of its files as they are now."""
     flat = "flatness" not in job.figures or (job.folder / "flatness.json").exists()
-    return flat and read_result(job.folder) is not None
+    return flat and read_result(job.folder) is not None and not has_other_files(job.folder)
 
 
 class JobReporter(RunObserver):
