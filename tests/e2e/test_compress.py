@@ -306,6 +306,28 @@ def test_a_compression_keeps_to_its_file_of_classes(tmp_path: Path) -> None:
         compress(config, tmp_path)
 
 
+def test_networks_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+from torch import nn
+
+def little():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+"""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(code)
+    options = ["--teacher", "mine.py:little", "--student", "mine.py:little", "--epochs", "1"]
+    command = ["compress", "--data", "digits", "--method", "kd", *options, "-o", "data.per_class=2"]
+    called = CliRunner().invoke(app, command)
+    assert called.exit_code == 0, called.output
+    Path("mine.py").write_text(code.replace("ReLU", "Tanh"))
+    called = CliRunner().invoke(app, command)
+    assert "mine.py has changed since this run began" in called.stderr
+    shutil.rmtree(next(Path("runs").glob("compress-*")))
+    called = CliRunner().invoke(app, command)
+    assert called.exit_code == 0, called.output
+    assert len(list(Path("runs", "teachers").iterdir())) == 2
+
+
 def test_the_command_prints_what_was_reached(finished: tuple[Path, dict[str, Result]]) -> None:
     out, results = finished
     options = ["--method", "kd", "--teacher", "wrn-10-1", "--student", "resnet8", "--groups", "5"]

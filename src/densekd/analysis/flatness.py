@@ -132,7 +132,8 @@ def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("cross-entropy")
-    figure.suptitle(f"{title}: mean and range of {result['draws']} draws")
+    # Not as a formula: a path may have dollar signs.
+    figure.suptitle(f"{title}: mean and range of {result['draws']} draws", parse_math=False)
     figure.savefig(file, dpi=150)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from densekd.compression.method import CompressionMethod, CompressionOptions, compression
 from densekd.config.defaults import fit_schedules, kind_of, source_of
 from densekd.config.digests import digested_schedule, influential
+from densekd.config.own_parts import base_code
 from densekd.config.schema import (
     AnySeed,
     AugmentConfig,
@@ -107,10 +108,11 @@ def compression_folder(config: CompressionConfig, out: Path) -> Path:
 
 def teacher_settings(config: CompressionConfig) -> dict[str, Any]:
     """The settings that a trained teacher depends on; compressions with the same ones share it."""
-    tree = influential(config)
+    tree, code = influential(config), base_code(config)
     return {
         **{name: tree[name] for name in ("seed", "teacher", "order", "data", "augment", "engine")},
         "schedule": digested_schedule(as_tree(config.schedules().teacher)),
+        **({"code": code} if code else {}),
     }
 
 

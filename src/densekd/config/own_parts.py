@@ -32,11 +32,12 @@ Loggers = Annotated[
 ]
 
 # The settings that may name a part of one's own, besides ``metrics`` and the method.
-_SETTINGS = ("network", "data.source", "scenario.order", "memory.selection")
+_SETTINGS = ("network", "data.source", "scenario.order", "memory.selection", "teacher", "student")
 # Those that learned steps depend on, and that steps to come must agree with.
 _FIXED = ("network", "data.source", "scenario.order")
-# What the base task's result depends on; a method that holds images out adds the selection.
-_OF_BASE = (*_FIXED, "method.name")
+# What the base task's result depends on, or that of a compression's teacher; a method that holds
+# images out adds the selection.
+_OF_BASE = (*_FIXED, "method.name", "teacher")
 # The settings that may name a text file of class names; ``order`` is that of a compression.
 _CLASS_FILES = ("data.classes_file", "scenario.order", "scenario.tasks", "order")
 # The settings that are lists of parts.
@@ -123,7 +124,7 @@ def class_files(config: "DataclassInstance") -> dict[str, str]:
 
 
 def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[str, str]:
-    """The versions of the code that a trained base depends on, by reference."""
+    """The versions of the code that a trained base or teacher depends on, by reference."""
     keys = (*_OF_BASE, *(["memory.selection"] if selection else []))
     return {name: version(name) for key, name in own_references(config).items() if key in keys}
 
