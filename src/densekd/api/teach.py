@@ -2,13 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 from densekd.api.signature import with_keywords
-from densekd.checks import check_choice
 from densekd.display.learn_progress import learn_display
 from densekd.files import expand_home
-from densekd.model.options import OnKnownClass, TeachKeywords, TeachOptions
+from densekd.model.options import TeachKeywords, TeachOptions
 from densekd.model.request import TeachObserver
 from densekd.model.store import Update
 from densekd.model.teach import teach_model
@@ -59,8 +58,6 @@ def teach(
     if given is not None and options:
         raise ValueError(f"Give either one value of options or {', '.join(options)}, not both.")
     chosen = given or TeachOptions(**options)
-    # Any other word would be taken for "add".
-    check_choice("known", chosen.known, get_args(OnKnownClass))
     with learn_display(quiet=quiet) as display:
         watching = display if observer is None else _OwnObserver(observer, display)
         return teach_model(expand_home(model), expand_home(photos), chosen, watching)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -115,12 +115,7 @@ def class_files(config: "DataclassInstance") -> dict[str, str]:
     """
     tree = dataclasses.asdict(config)
     named = [given(tree, *key.split(".")) for key in _CLASS_FILES]
-    # A pipe can be read only once.
-    return {
-        str(path): sha256(path.read_bytes()).hexdigest()
-        for path in named
-        if isinstance(path, Path) and os.path.isfile(path) and os.access(path, os.R_OK)
-    }
+    return _checksums(str(path) for path in named if isinstance(path, Path))
 
 
 def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[str, str]:
@@ -140,11 +135,7 @@ def check_code(folder: Path, code: Mapping[str, str]) -> None:
 
 def has_other_files(folder: Path) -> bool:
     """Whether a file of a run has changed since; one that is gone is no longer needed."""
-    files = {expand_home(file): before for file, before in _read(folder).items()}
-    return any(
-        file.is_file() and sha256(file.read_bytes()).hexdigest() != before
-        for file, before in files.items()
-    )
+    return _changed(folder, _checksums(_read(folder))) is not None
 
 
 def check_parent_code(config: "DataclassInstance", parent: Path) -> None:
@@ -155,6 +146,16 @@ def check_parent_code(config: "DataclassInstance", parent: Path) -> None:
             f"{file} has changed since {parent} learned its steps by it; restore it, and put what "
             "is new into another file."
         )
+
+
+def _checksums(files: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of the files that can be read, by name; no pipes, which are read only once."""
+    paths = {file: expand_home(file) for file in files}
+    return {
+        file: sha256(path.read_bytes()).hexdigest()
+        for file, path in paths.items()
+        if os.path.isfile(path) and os.access(path, os.R_OK)
+    }
 
 
 def _changed(folder: Path, code: Mapping[str, str]) -> str | None:

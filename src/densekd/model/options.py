@@ -1,8 +1,9 @@
 """What a user may choose for an update."""
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
+from densekd.checks import check_choice
 from densekd.nn.registry import is_pretrained
 
 # What to do with folders named like a known class.
@@ -43,6 +44,8 @@ class TeachOptions:
             if value is not None and value < 1:
                 raise ValueError(f"The {name} must be at least 1, not {value}.")
         check_budget(self.budget)
+        # Any other word would be taken for "add".
+        check_choice("known", self.known, get_args(OnKnownClass))
 
     @property
     def trains(self) -> bool:
