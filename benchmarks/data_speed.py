@@ -9,28 +9,22 @@ pipeline of one Pillow image at a time, in turns, on one core. Also times herdin
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
+from common import seconds
 from PIL import Image, ImageOps
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 
 from densekd.data.augment import Augment
+from densekd.data.cifar import OFFICIAL
 from densekd.data.selection import greedy, herding
 
 BATCH = 128
-MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)
-
-
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+MEAN, STD = OFFICIAL["cifar100"].mean, OFFICIAL["cifar100"].std
 
 
 def one_by_one(images: list[Image.Image], random: np.random.Generator) -> Tensor:
@@ -72,9 +66,7 @@ def main() -> None:
     for _ in track(range(rounds), "herding"):
         times["herding"].append(seconds(lambda: herding(features, 20)))
         times["greedy"].append(seconds(lambda: greedy(features, 20)))
-    table = Table(title="one core, medians")
-    table.add_column("what")
-    table.add_column("measured", justify="right")
+    table = Table("what", Column("measured", justify="right"), title="one core, medians")
     table.add_row("batched augmentation", f"{statistics.median(fast):,.0f} images/s")
     table.add_row("one Pillow image at a time", f"{statistics.median(slow):,.0f} images/s")
     ratios = [a / b for a, b in zip(fast, slow, strict=True)]

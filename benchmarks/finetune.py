@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-import torch
+from common import Photos, copy_photos, percent, photos_in, predicted_right, seconds
 from PIL import Image
 from torch import Tensor
 
@@ -29,7 +29,6 @@ from densekd.data.cifar import load_cifar
 from densekd.data.dataset import PixelImages
 from densekd.model.frozen import finetune as finetuning
 from densekd.model.frozen.finetune import FinetuneOptions
-from densekd.model.frozen.model import FrozenModel
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach_model
 
@@ -45,22 +44,13 @@ WAYS = {
     "fdkd": FinetuneOptions(),
     "fdkd, all layers": FinetuneOptions("all"),
 }
-Photos = dict[str, list[Path]]  # of each class
-
-
-def clothing(data: Path, per_class: int) -> tuple[Photos, Photos]:
-    train, test = (
-        {own.name: sorted(own.iterdir()) for own in sorted((data / "clothing" / part).iterdir())}
-        for part in ("train", "test")
-    )
-    return {name: files[:per_class] for name, files in train.items()}, test
 
 
 def people_and_trees(data: Path, per_class: int, out: Path) -> tuple[Photos, Photos]:
     cifar = load_cifar("cifar100", data)
     found: list[Photos] = []
     for split, most in ((cifar.train, per_class), (cifar.test, 40)):
-        photos: Photos = {}
+        photos: dict[str, list[Path]] = {}
         for name in sorted(CIFAR):
             places = (split.labels == cifar.classes.index(name)).nonzero().flatten()[:most]
             assert isinstance(split.images, PixelImages)
@@ -81,26 +71,8 @@ def write(pixels: Tensor, folder: Path) -> Iterator[Path]:
 def learn(model: Path, photos: Photos, place: Path) -> None:
     names = list(photos)
     for number, step in enumerate(STEPS):
-        folder = place / f"step{number}"
-        for name in names[step]:
-            (folder / name).mkdir(parents=True)
-            for file in photos[name]:
-                shutil.copy(file, folder / name)
-        teach_model(model, folder, TeachOptions())
-
-
-def accuracies(model: Path, photos: Photos) -> tuple[float, float, float]:
-    """In % of the photos: on the classes before the last step, on those of it, and on all."""
-    opened = FrozenModel.open(model)
-    right, old = [], []
-    for name, files in photos.items():
-        for guesses in opened.predict(files):
-            right.append(guesses[0].name == name)
-            old.append(opened.classes.index(name) < OLD)
-    correct, earlier = torch.tensor(right).double(), torch.tensor(old)
-    parts = correct[earlier], correct[~earlier], correct
-    first, last, every = (100 * float(part.mean()) for part in parts)
-    return first, last, every
+        own = {name: photos[name] for name in names[step]}
+        teach_model(model, copy_photos(own, place / f"step{number}"), TeachOptions())
 
 
 def main() -> None:
@@ -112,12 +84,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         if given.photos == "clothing":
-            train, test = clothing(data, given.per_class)
+            train = photos_in(data / "clothing" / "train", given.per_class)
+            test = photos_in(data / "clothing" / "test")
         else:
             train, test = people_and_trees(data, given.per_class, place / "written")
-        began = time.process_time()
-        learn(place / "frozen", train, place)
-        seconds = time.process_time() - began
+        took = seconds(lambda: learn(place / "frozen", train, place), time.process_time)
         for name, options in WAYS.items():
             if given.only not in (None, name):
                 continue
@@ -127,14 +98,15 @@ def main() -> None:
                 began = time.process_time()
                 with mock.patch.object(finetuning, "_rises", return_value=True):
                     update = finetuning.finetune_model(model, options).update
-                seconds = time.process_time() - began
+                took = time.process_time() - began
                 assert update.before is not None
                 held_out = [100 * (each.all or 0.0) for each in (update.before, update.after)]
                 note = f"held-out {held_out[0]:.1f} to {held_out[1]:.1f}, epoch {update.epochs}"
-            old, new, every = accuracies(model, test)
+            right, names = predicted_right(model, test), list(test)
             print(
-                f"{given.photos}, {name}: old {old:.1f}, new {new:.1f}, all {every:.1f}, "
-                f"{seconds:.0f} s {note}",
+                f"{given.photos}, {name}: old {percent(right, names[:OLD])}, "
+                f"new {percent(right, names[OLD:])}, all {percent(right, names)}, "
+                f"{took:.0f} s {note}",
                 flush=True,
             )
             if options is not None:

@@ -119,7 +119,7 @@ def published() -> Mapping[tuple[str, int], float]:
 def read_entry(folder: Path) -> Entry:
     """Read the result of a run; raise ValueError if it is damaged or not at the full schedule."""
     result = load_result(folder)
-    run = RunRecord(folder, result["config"], result["steps"], result, None)
+    run = RunRecord(folder, result["config"], result["steps"], result)
     if shortened_schedule(run.settings):
         raise ValueError(f"{folder} is a rehearsal: its epochs were shortened; remove it.")
     entry = Entry(run, result)

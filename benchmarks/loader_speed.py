@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import seconds
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
@@ -124,12 +125,6 @@ def learn(split: Split, epochs: int) -> None:
     learner.learn(Task(0, ("photo",), 0, split, split.take(torch.arange(0))))
 
 
-def rate(images: int, action: Callable[[], object], clock: Callable[[], float]) -> float:
-    start = clock()
-    action()
-    return images / (clock() - start)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -164,7 +159,7 @@ def main() -> None:
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for _ in track(range(given.rounds), "measuring"):
             for name, way in ways.items():
-                rates[name].append(rate(images, way, clock))
+                rates[name].append(images / seconds(way, clock))
     show(rates, "by the clock" if given.workers else "processor time of one core")
 
 

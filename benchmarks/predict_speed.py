@@ -11,16 +11,14 @@ over rounds, and of their ratio.
 """
 
 import argparse
-import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from common import seconds, taught_model
 from PIL import Image
 from rich.console import Console
 from rich.progress import track
@@ -37,18 +35,8 @@ from densekd.model.trained.model import TrainedModel
 CLASSES, SIZE, IN_MEMORY = 10, 32, 64
 
 
-class Measured(NamedTuple):
-    """A model, files to predict, and the forward pass of its network alone on them."""
-
-    model: Model
-    files: list[Path]
-    bare: Callable[[], None]
-
-
-def seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+# A model, files to predict, and the forward pass of its network alone on them.
+Measured = tuple[Model, list[Path], Callable[[], None]]
 
 
 def write(folder: Path, per_class: int) -> None:
@@ -76,23 +64,18 @@ def trained(place: Path, images: int) -> Measured:
             for batch in batches:
                 network(batch).logits.cpu()
 
-    return Measured(model, files, bare)
+    return model, files, bare
 
 
 def frozen(place: Path, photos: Path, images: int) -> Measured:
     """A frozen backbone, on photos."""
-    for folder in (each for each in photos.iterdir() if each.is_dir()):
-        (place / "few" / folder.name).mkdir(parents=True)
-        for file in image_files(folder)[:5]:
-            shutil.copy(file, place / "few" / folder.name)
-    teach_model(place / "model", place / "few", TeachOptions())
-    model, files = FrozenModel.open(place / "model"), image_files(photos)[:images]
+    model, files = FrozenModel.open(taught_model(photos, place)), image_files(photos)[:images]
     batches = model.read(files).split(BATCH)
 
     def bare() -> None:
         list(map_batches(model.backbone.features, batches))
 
-    return Measured(model, files, bare)
+    return model, files, bare
 
 
 def main() -> None:

@@ -26,14 +26,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from common import seconds, taught_model
 from PIL import Image
 
 from densekd.model.model import Model
-from densekd.model.options import TeachOptions
 from densekd.model.predict import image_files, predict_files
-from densekd.model.teach import teach_model
 
-CLASSES, PER_CLASS, TAUGHT = 4, 32, 5
+CLASSES, PER_CLASS = 4, 32
 
 
 class Answers(NamedTuple):
@@ -59,16 +58,6 @@ def write_photos(folder: Path) -> Path:
     return folder
 
 
-def taught_model(photos: Path, place: Path) -> Path:
-    """Teach a model the first photos of each class."""
-    for folder in sorted(path for path in photos.iterdir() if path.is_dir()):
-        (place / "few" / folder.name).mkdir(parents=True)
-        for file in image_files(folder)[:TAUGHT]:
-            (place / "few" / folder.name / file.name).symlink_to(file.resolve())
-    teach_model(place / "model", place / "few", TeachOptions())
-    return place / "model"
-
-
 @contextmanager
 def served(model: Path) -> Iterator[int]:
     """The port of a server, in a process of its own."""
@@ -79,7 +68,7 @@ def served(model: Path) -> Iterator[int]:
         process.send_signal(signal.SIGINT)
 
 
-def ask_for(seconds: float, clients: int, port: int, wanted: dict[Path, str]) -> Answers:
+def ask_for(duration: float, clients: int, port: int, wanted: dict[Path, str]) -> Answers:
     """Let clients ask for so many seconds, and wait for all answers."""
     sent = {file: file.read_bytes() for file in wanted}
     waiting, wrong, delays = itertools.cycle(sent), list[str](), list[float]()
@@ -87,7 +76,7 @@ def ask_for(seconds: float, clients: int, port: int, wanted: dict[Path, str]) ->
 
     def client() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        while time.perf_counter() - began < seconds:
+        while time.perf_counter() - began < duration:
             with lock:
                 file = next(waiting)
             start = time.perf_counter()
@@ -129,9 +118,8 @@ def main() -> None:
         with served(place / "model") as port:
             ask_for(0.5, given.clients, port, wanted)  # to warm up
             for _ in range(given.rounds):
-                start = time.perf_counter()
-                assert len(list(predict_files(model, files))) == len(files)
-                folder.append(len(files) / (time.perf_counter() - start))
+                took = seconds(lambda: list(predict_files(model, files)))
+                folder.append(len(files) / took)
                 rounds.append(ask_for(given.seconds / given.rounds, given.clients, port, wanted))
                 clients.append(rounds[-1].right / rounds[-1].seconds)
     wrong = [each for one in rounds for each in one.wrong]

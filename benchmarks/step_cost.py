@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from common import resnet32
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
@@ -33,20 +34,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from densekd import DenseDistillation
-from densekd.nn.classifier import CosineClassifier
-from densekd.nn.network import Network
-from densekd.nn.resnet import cifar_resnet
 
 BATCH = 128
 WARM_UP = 2
 Distillation = Callable[[Tensor, Tensor, list[int]], Tensor]
-
-
-def resnet32(task_sizes: list[int]) -> Network:
-    network = Network(cifar_resnet(32), CosineClassifier(64))
-    for size in task_sizes:
-        network.grow(size)
-    return network
 
 
 def loop_over_groups(student: Tensor, teacher: Tensor, sizes: list[int]) -> Tensor:
@@ -175,16 +166,8 @@ def main() -> None:
         return
     console = Console(width=100)
     table = Table(title=f"ResNet-32 step, batch {BATCH}, {torch.get_num_threads()} threads, fp32")
-    for column in (
-        "T",
-        "groups",
-        "share",
-        "middle half",
-        "step",
-        "middle half",
-        "loss ms",
-        "step ms",
-    ):
+    titles = ("T", "groups", "share", "middle half", "step", "middle half", "loss ms", "step ms")
+    for column in titles:
         table.add_column(column, justify="left" if column == "groups" else "right")
     columns = (*Progress.get_default_columns()[:3], TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from common import resnet32
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -25,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from densekd.data.augment import Augment
+from densekd.data.cifar import OFFICIAL
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Task
@@ -33,8 +35,6 @@ from densekd.methods.method import Method
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
-from densekd.nn.classifier import CosineClassifier
-from densekd.nn.network import Network
 from densekd.nn.resnet import cifar_resnet
 from densekd.runs.loggers import RunLoggers
 from densekd.runs.trackers import TensorBoardLogger
@@ -44,7 +44,7 @@ from densekd.training.engine import Engine
 from densekd.training.learner import Learner, Settings
 
 BATCH = 128
-MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)
+MEAN, STD = OFFICIAL["cifar100"].mean, OFFICIAL["cifar100"].std
 OLD, NEW = (50, 10), 10
 
 
@@ -63,7 +63,9 @@ class Bare:
 
     def __init__(self, precision: str, channels_last: bool) -> None:
         layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.student, self.teacher = (self._network(layout, n) for n in ((*OLD, NEW), OLD))
+        self.student, self.teacher = resnet32((*OLD, NEW)), resnet32(OLD)
+        for network in (self.student, self.teacher):
+            network.to(memory_format=layout)  # type: ignore[call-overload]
         self.teacher.eval().requires_grad_(False)
         self.images = [
             torch.randn(BATCH, 3, 32, 32).contiguous(memory_format=layout) for _ in range(2)
@@ -76,13 +78,6 @@ class Bare:
         self.loss = DenseDistillation("random")
         self.generator = torch.Generator().manual_seed(0)
         self.bf16 = precision == "bf16"
-
-    def _network(self, layout: torch.memory_format, sizes: tuple[int, ...]) -> Network:
-        network = Network(cifar_resnet(32), CosineClassifier(64))
-        for size in sizes:
-            network.grow(size)
-        network.to(memory_format=layout)  # type: ignore[call-overload]
-        return network
 
     def step(self) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):

@@ -24,6 +24,8 @@ class DamagedFile(ValueError):
 
 def expand_home(path: Path | str) -> Path:
     """A path with ``~`` replaced; that of an unknown user stays, and so names a missing file."""
+    if not isinstance(path, str | os.PathLike):  # such as a list of folders
+        raise ValueError(f"A path is a text or a Path, not {path!r}; give each folder by itself.")
     return Path(os.path.expanduser(path))  # Path's own method raises a RuntimeError
 
 
@@ -113,8 +115,7 @@ def read_sealed_json(
 
 def sealed_line(content: Mapping[str, Any]) -> bytes:
     """JSON of at least one entry in one line, with its own SHA-256 as its last entry."""
-    # Through the other form, which has null for NaN.
-    return _sealed(json.dumps(json.loads(to_json(dict(content)))).encode(), _LINE_SEAL)
+    return _sealed(json.dumps(_strict(dict(content))).encode(), _LINE_SEAL)
 
 
 def read_sealed_line(line: bytes) -> dict[str, Any] | None:

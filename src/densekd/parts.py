@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,12 +189,10 @@ def _run(file: str, path: Path, content: bytes, sha256: str) -> ModuleType:
 
 def _places(error: BaseException) -> Iterator[_Place]:
     """The calls that led to an error, from the one that caught it."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame, code, line = trace.tb_frame, trace.tb_frame.f_code, trace.tb_lineno
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
         own = Path(code.co_filename) in _files or is_own_module(frame.f_globals.get("__name__"))
         yield _Place(code.co_filename, line, code.co_qualname, own, frame.f_locals.get("self"))
-        trace = trace.tb_next
 
 
 def line_of(error: BaseException) -> str:

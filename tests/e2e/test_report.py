@@ -147,12 +147,14 @@ def test_the_page_has_the_numbers_of_the_results(
     found, known = read(out), results(trained)
     for row in found.tables["comparison"]:
         assert float(row[1]) == known[row[0]][AVERAGE]
-    (curve,) = [c for c in found.data["charts"] if c["title"].startswith("All classes seen")]
+    maps = [figure for figure in found.data["figures"] if "values" in figure]
+    charts = [figure for figure in found.data["figures"] if "values" not in figure]
+    (curve,) = [c for c in charts if c["title"].startswith("All classes seen")]
     for series in curve["series"]:
         steps = known[found.data["methods"][series["method"]]]["steps"]
         points = [[step["classes_seen"], 100 * step["accuracy"], None] for step in steps]
         assert series["points"] == points
-    for heat in found.data["maps"]:
+    for heat in maps:
         matrix = known[found.data["methods"][heat["method"]]]["accuracy_matrix"]
         for after, values in enumerate(heat["values"]):
             assert values == pytest.approx([100 * value for value in matrix[after][: after + 1]])
@@ -175,7 +177,8 @@ def test_losses_are_those_that_tensorboard_has(
     trained: Path, reported: tuple[Path, Result]
 ) -> None:
     out, _ = reported
-    charts = {c["title"]: c for c in read(out).data["charts"] if c["section"] == "losses"}
+    drawn = read(out).data["figures"]
+    charts = {c["title"]: c for c in drawn if c.get("section") == "losses"}
     assert set(charts) == {"Loss term: new", "Loss term: exemplars", "Loss term: kd"}
     (folder,) = trained.glob("digits-gkd-*")
     (series,) = charts["Loss term: kd"]["series"]

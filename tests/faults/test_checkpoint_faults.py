@@ -18,6 +18,8 @@ import torch
 
 from densekd.training.checkpoint import Checkpoints, State
 
+from support.faults import full_disk
+
 
 def state(value: int) -> State:
     return State({"value": value}, {"x": torch.full((50,), value), "y": torch.tensor(-value)})
@@ -195,21 +197,11 @@ def test_states_that_are_all_damaged_are_not_taken_for_none(
 
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("name", ["fsync", "replace"])
-def test_a_full_disk_costs_nothing_that_was_saved(
-    name: str, number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works = getattr(os, name)
+def test_a_full_disk_costs_nothing_that_was_saved(name: str, number: int, folder: Path) -> None:
     for most in itertools.count():
-        calls = itertools.count()
-
-        def filling(*args: Any, most: int = most, calls: Iterator[int] = calls) -> None:
-            if next(calls) == most:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            works(*args)
-
-        monkeypatch.setattr(os, name, filling)
         try:
-            Checkpoints(folder).save(number, state(30))
+            with full_disk(name, most):
+                Checkpoints(folder).save(number, state(30))
             break
         except OSError:
             assert temporary(folder) == []

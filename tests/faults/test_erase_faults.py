@@ -1,11 +1,8 @@
 """Whatever interrupts an erasure, the model opens, and repeating the command finishes it."""
 
-import errno
 import functools
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
 from densekd.model.teach import teach_model
 
-from support.kills import copied_before_each_change
+from support.faults import copied_before_each_change, full_disk
 from support.photos import fill
 from support.tiny_vit import tiny_vit
 
@@ -86,23 +83,12 @@ def test_a_kill_before_each_rename_or_removal(first: Path, tmp_path: Path) -> No
     assert {*found} == {True, False}
 
 
-def test_a_full_disk_is_one_sentence(
-    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_one_sentence(first: Path, tmp_path: Path) -> None:
     """Each attempt can write a few files more than the one before."""
-    model, works, gone = shutil.copytree(first, tmp_path / "model"), os.fsync, secrets(first)
+    model, gone = shutil.copytree(first, tmp_path / "model"), secrets(first)
     for most in (0, 3, 11):
-        room = iter(range(most))
-
-        def filling(*args: Any, room: Any = room) -> None:
-            if next(room, None) is None:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            works(*args)
-
-        monkeypatch.setattr(os, "fsync", filling)
-        with pytest.raises(ValueError, match="no space left on the disk of"):
+        with full_disk("fsync", most), pytest.raises(ValueError, match="no space left on the disk"):
             erase(model, ["red"])
-        monkeypatch.setattr(os, "fsync", works)
         check_opens(model)
     erase(model, ["red"])
     check_erased(model, gone, model)

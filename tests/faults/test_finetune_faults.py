@@ -20,7 +20,7 @@ from densekd.model.request import TeachObserver
 from densekd.model.teach import teach_model
 from densekd.training.checkpoint import State, load_state, save_state
 
-from support.kills import copied_before_each_change
+from support.faults import copied_before_each_change
 from support.photos import fill
 from support.tiny_vit import tiny_vit
 

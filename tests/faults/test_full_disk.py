@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from densekd.cli import app
 from densekd.runs.stored import load_result
 
+from support.faults import small_disk
 from support.run_folders import write_run
-from support.small_disk import small_disk
 
 TINY = ("data.per_class=5", "data.test_per_class=5", "scenario.steps=1", "memory.per_class=1")
 EPOCHS = ("training.base.epochs=1", "training.increment.epochs=1")

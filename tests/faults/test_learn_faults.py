@@ -1,6 +1,5 @@
 """Whatever interrupts an update, the model is the one before it or the one after it."""
 
-import errno
 import itertools
 import multiprocessing
 import os
@@ -9,7 +8,6 @@ import resource
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +22,8 @@ from densekd.model.teach import teach_model
 from densekd.model.trained.model import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
-from support.kills import copied_before_each_change
+from support.faults import copied_before_each_change, full_disk, small_disk
 from support.photos import TINY, fill, picture
-from support.small_disk import small_disk
 from support.tiny_vit import tiny_vit
 
 # Of each class. For a model that is trained, 34 images without those to test on and exemplars: two
@@ -238,24 +235,15 @@ def test_a_full_disk_loses_nothing(
     ends: tuple[Snapshot, Snapshot],
     images: Path,
     model: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each attempt can write three files more than the one before."""
-    works = getattr(os, name)
     for most in itertools.count(0, 3):
-        failed, room = "", iter(range(most))
-
-        def filling(*args: Any, room: Iterator[int] = room) -> None:
-            if next(room, None) is None:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            works(*args)
-
-        monkeypatch.setattr(os, name, filling)
+        failed = ""
         try:
-            teach_model(model, images, options)
+            with full_disk(name, most):
+                teach_model(model, images, options)
         except ValueError as error:
             failed = str(error)
-        monkeypatch.setattr(os, name, works)
         if not failed:
             break
         assert f"no space left on the disk of {model}" in failed

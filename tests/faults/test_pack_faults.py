@@ -130,6 +130,28 @@ def test_a_journal_that_ends_in_nonsense_is_no_harm(
     assert target.read_bytes() == whole
 
 
+def test_an_image_that_changed_since_the_kill_is_packed_anew_though_its_size_is_the_same(
+    table: FolderTable, tmp_path: Path
+) -> None:
+    files = [tmp_path / "pets/cat" / name for name in ("00.png", "01.png")]
+    for file, grey in zip(files, (10, 200), strict=True):
+        Image.new("L", (30, 30), grey).save(file, compress_level=0)
+    table = find_images(tmp_path / "pets").table()
+
+    def stop(done: int, total: int) -> None:
+        if done == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(table, tmp_path / "packed", OPTIONS, 0, stop)
+    first, second = (file.read_bytes() for file in files)
+    assert len(first) == len(second)
+    files[0].write_bytes(second)
+    pack(table, tmp_path / "packed", OPTIONS, 0)
+    pack(table, tmp_path / "whole", OPTIONS, 0)
+    assert (tmp_path / "packed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
 def test_images_that_were_packed_are_not_encoded_again(
     table: FolderTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,6 @@
 """Whatever happens to a run, it ends with the numbers of one to which nothing happened."""
 
-import errno
 import itertools
-import os
 import random
 import shutil
 import signal
@@ -29,6 +27,8 @@ from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
 from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped, TrainingProgress
+
+from support.faults import copied_before_each_change, full_disk
 
 Result = Mapping[str, Any]
 
@@ -257,27 +257,9 @@ TINY = {
 }
 
 
-@contextmanager
-def copied_before_each_change(out: Path, copies: Path) -> Iterator[None]:
-    """Copy the folder as a kill would leave it, before any file gets or loses its name."""
-
-    def watched(change: Callable[..., None]) -> Callable[..., None]:
-        def changing(*args: Any, **kwargs: Any) -> None:
-            shutil.copytree(out, copies / f"{len(list(copies.glob('*'))):03d}")
-            change(*args, **kwargs)
-
-        return changing
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("replace", "unlink"):
-            patch.setattr(os, name, watched(getattr(os, name)))
-        yield
-
-
 @pytest.mark.slow
 def test_a_kill_before_any_change_of_a_name(tmp_path: Path) -> None:
     out, copies = tmp_path / "out", tmp_path / "copies"
-    copies.mkdir()
     with copied_before_each_change(out, copies):
         result = run_config(short(**TINY), out)
     left = sorted(copies.iterdir())
@@ -297,22 +279,11 @@ def file_names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace"])
-def test_a_full_disk_loses_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_loses_nothing(name: str, tmp_path: Path) -> None:
     """Each time one file more can be written than the time before."""
     fine = run_config(short(**TINY), tmp_path / "fine")
-    works = getattr(os, name)
     for most in itertools.count(1):
-        room = iter(range(most))
-
-        def filling(*args: Any, room: Iterator[int] = room) -> None:
-            if next(room, None) is None:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            works(*args)
-
-        monkeypatch.setattr(os, name, filling)
-        with suppress(OSError):
+        with suppress(OSError), full_disk(name, most):
             result = run_config(short(**TINY), tmp_path / "full")
             break
     assert most > 4

@@ -22,7 +22,7 @@ from densekd.reports.page import render_page
 from densekd.reports.runs import find_runs
 from densekd.reports.write import contents_of
 from densekd.runs.epochs import EpochLog
-from densekd.runs.predictions import Predictions, load_predictions, save_predictions
+from densekd.runs.predictions import Predictions, read_predictions, save_predictions
 from densekd.runs.stored import load_result
 from densekd.training.callbacks import TrainingProgress
 
@@ -219,8 +219,8 @@ def test_predictions_that_ask_for_more_than_there_is(tmp_path: Path) -> None:
     labels, scores = np.arange(2), np.eye(2, dtype=np.float32)
     own = Predictions(labels, labels, scores, np.array(["a", "b"]))
     save_predictions(tmp_path, 1, own)
-    assert load_predictions(tmp_path, 1).classes.tolist() == ["a", "b"]
     file = tmp_path / "predictions" / "001.npz"
+    assert read_predictions(file).classes.tolist() == ["a", "b"]
     header = io.BytesIO()
     shape = {"descr": "<i8", "fortran_order": False, "shape": (10**15,)}
     np.lib.format.write_array_header_1_0(header, shape)
@@ -228,13 +228,13 @@ def test_predictions_that_ask_for_more_than_there_is(tmp_path: Path) -> None:
         for name in Predictions._fields:
             archive.writestr(f"{name}.npy", header.getvalue())
     with pytest.raises(ValueError, match="as long as it says"):
-        load_predictions(tmp_path, 1)
+        read_predictions(file)
     np.savez_compressed(file, labels=np.zeros(10**6))
     with pytest.raises(ValueError, match="compressed"):
-        load_predictions(tmp_path, 1)
+        read_predictions(file)
     np.savez(file, **{**own._asdict(), "labels": np.arange(3)})
     with pytest.raises(ValueError, match="shapes"):
-        load_predictions(tmp_path, 1)
+        read_predictions(file)
 
 
 def test_a_damaged_runs_json_says_what_to_do(run: Path) -> None:

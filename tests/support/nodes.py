@@ -19,8 +19,7 @@ def free_port() -> int:
 
 def environment(port: int, rank: int) -> dict[str, str]:
     """The variables of a process that is alone on machine number ``rank``."""
-    tests = str(Path(__file__).parents[1])
-    paths = [tests, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
     node = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": str(rank)}
     return {**os.environ, **node, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
 

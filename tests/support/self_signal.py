@@ -36,5 +36,5 @@ def self_signalled(
     sent = str(folder / "sent")
     content = _HOOK.format(pattern=pattern, text=text.encode(), sent=sent, number=int(number))
     (folder / "sitecustomize.py").write_text(content)
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

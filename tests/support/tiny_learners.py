@@ -149,9 +149,9 @@ def check_resumes(
     return stops
 
 
-def random_step(network: Network, old: tuple[int, ...], new: int, images: int = 7) -> Step:
+def random_step(network: Network, old: tuple[int, ...], new: int) -> Step:
     """Return a merged batch with random logits and labels of all classes."""
-    generator, before = torch.Generator().manual_seed(3), sum(old)
+    generator, before, images = torch.Generator().manual_seed(3), sum(old), 7
     features = torch.zeros(images, 1)
 
     def outputs(classes: int) -> Outputs:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-from PIL import Image
 from playwright.sync_api import Browser, Page, expect
+
+from support.photos import picture
 
 # Runs a command, and logs all connections to other computers. If it is "late", the browser learns
 # late that the server has closed the stream of its answers.
@@ -39,18 +39,15 @@ if sys.argv.pop(1) == "late":
 from densekd.cli import app
 app()
 """
-COLOURS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210), "grey": (120,) * 3}
 SECONDS = 600  # until something must have happened, also on a busy computer
 
 
 def photos(folder: Path, *names: str, count: int = 12) -> Path:
-    """A folder of noisy images for each colour."""
+    """A folder of pictures for each class, which are called as by a camera."""
     for name in names:
         (folder / name).mkdir(parents=True)
         for i in range(count):
-            noise = np.random.default_rng(i).integers(-30, 30, (16, 16, 3))
-            pixels = (np.array(COLOURS[name]) + noise).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"IMG {i}.PNG")
+            picture(name, i, size=16).save(folder / name / f"IMG {i}.PNG")
     return folder
 
 

@@ -35,6 +35,8 @@ def test_home_is_expanded_and_an_unknown_user_is_no_error(monkeypatch: pytest.Mo
     assert expand_home("~/photos") == Path(os.sep, "home", "photos")
     for same in ("photos", "a/~", "~no-such-user/photos"):
         assert expand_home(same) == expand_home(Path(same)) == Path(same)
+    with pytest.raises(ValueError, match=r"not \['runs'\]; give each folder by itself"):
+        expand_home(["runs"])  # type: ignore[arg-type]
 
 
 def test_a_file_is_written_and_replaced_and_its_folder_made(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """`densekd.report`: a page about runs."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from densekd.display import output
 from densekd.files import expand_home
-from densekd.reports.write import write_report
+from densekd.reports.write import Report, write_report
 
 
 def report(*folders: Path | str, out: Path | str = "report", quiet: bool = False) -> Path:
@@ -32,17 +32,11 @@ def report(*folders: Path | str, out: Path | str = "report", quiet: bool = False
         >>> page.as_posix(), (page.parent / "tables" / "comparison.tex").exists()
         ('report/index.html', True)
     """
-    places = [expand_home(folder) for folder in folders or ("runs",)]
-    with drawing(quiet=quiet) as on_progress:
-        return write_report(places, expand_home(out), on_progress).page
+    return draw_report([*map(expand_home, folders)], expand_home(out), quiet=quiet).page
 
 
-@contextmanager
-def drawing(*, quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """Show how many figures are drawn, and the package's warnings."""
-    with output.show_warnings(output.console(stderr=True)):
-        if quiet:
-            yield None
-        else:
-            with output.show_progress("Drawing", "images") as on_progress:
-                yield on_progress
+def draw_report(places: Sequence[Path], out: Path, *, quiet: bool = False) -> Report:
+    """Write a report while showing how many figures are drawn, and the package's warnings."""
+    progress = nullcontext() if quiet else output.show_progress("Drawing", "images")
+    with output.show_warnings(output.console(stderr=True)), progress as on_progress:
+        return write_report(places or [Path("runs")], out, on_progress)

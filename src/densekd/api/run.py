@@ -91,7 +91,7 @@ def run(
     _check_devices(made)
     out = expand_home(out)
     folder = run_folder(made, out)
-    with run_display(made, folder, quiet=quiet) as display:
+    with run_display(made, quiet=quiet) as display:
         watching = display if observer is None else RunObservers(display, observer)
         return Result(run_config(made, out, watching), folder)
 

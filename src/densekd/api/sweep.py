@@ -1,7 +1,6 @@
 """`densekd.sweep`: all runs of an experiment."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from densekd.config.keywords import (
     settings_of,
     with_overrides,
 )
-from densekd.config.settings_tree import as_text
+from densekd.config.settings_tree import plain
 from densekd.display import output
 from densekd.display.interrupts import interruptible
 from densekd.display.progress import Bars, display_target
@@ -87,16 +86,14 @@ def sweep(
     changes, pick = given.pop("override", ()), given.pop("pick", ())
     pick_tasks = given.pop("pick_tasks", None)
     where = workers, given.pop("engine", "local"), given.pop("address", None)
-    file = find_experiment(str(experiment))
-    made = read_experiment(file)
-    keys = {**RUN_KEYS, **(COMPRESSION_KEYS if made.kind == "compression" else {})}
+    made = read_experiment(find_experiment(str(experiment)))
+    keys = COMPRESSION_KEYS if made.kind == "compression" else RUN_KEYS
     axes = dict(_axis(keys.get(name, name), values) for name, values in (grid or {}).items())
-    made = made.with_axes([f"{key}={json.dumps(x, default=as_text)}" for key, x in axes.items()])
-    made = made.with_pick(list(pick), pick_tasks)
+    made = made.with_axes(plain(axes)).with_pick(pick, pick_tasks)
     tree = with_overrides(settings_of(given, keys), changes)
     pool = partial(start_pool, *where, value=_python_value([axes, tree]))
     planned = plan(made, expand_home(out), tree, scale)
-    return SweepOutcome(carry_out_sweep(planned, file, pool, quiet=quiet))
+    return SweepOutcome(carry_out_sweep(planned, pool, quiet=quiet))
 
 
 def _axis(key: str, values: Any) -> tuple[str, list[Any]]:
@@ -117,20 +114,19 @@ def _python_value(settings: Any) -> str | None:
 
 
 def carry_out_sweep(
-    planned: SweepPlan, file: Path, pool: Callable[[], WorkerPool], *, quiet: bool
+    planned: SweepPlan, pool: Callable[[], WorkerPool], *, quiet: bool
 ) -> SweepRecord:
     """Do the unfinished runs of a sweep while showing its progress.
 
     Args:
         planned: the runs.
-        file: the experiment's.
         pool: starts the processes, if there is anything to do.
         quiet: show no progress.
 
     Raises:
         Stopped: it was interrupted and saved.
     """
-    with interruptible() as interrupts, sweep_folder(planned, file.read_text("utf-8-sig")):
+    with interruptible() as interrupts, sweep_folder(planned):
         record = SweepRecord(planned, finished)
         record.write()
         left = record.unfinished()

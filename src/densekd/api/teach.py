@@ -1,6 +1,5 @@
 """`densekd.teach`: an update of a model from photos."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -59,21 +58,18 @@ def teach(
         raise ValueError(f"Give either one value of options or {', '.join(options)}, not both.")
     chosen = given or TeachOptions(**options)
     with learn_display(quiet=quiet) as display:
-        watching = display if observer is None else _OwnObserver(observer, display)
+        watching: Any = display if observer is None else _StoppedByBoth(observer, display)
         return teach_model(expand_home(model), expand_home(photos), chosen, watching)
 
 
-class _OwnObserver(TeachObserver):
-    """Passes all events on to an observer; the display, which notes Ctrl-C, may stop it, too."""
+class _StoppedByBoth:
+    """An observer; the display, which notes Ctrl-C, may stop the update, too."""
 
     def __init__(self, observer: TeachObserver, display: TeachObserver) -> None:
         self.observer, self.display = observer, display
-        for event in dir(TeachObserver):
-            if not event.startswith("_") and event != "stop":
-                setattr(self, event, partial(self._pass_on, event))
+
+    def __getattr__(self, event: str) -> Any:
+        return getattr(self.observer, event)
 
     def stop(self) -> bool:
         return any([self.observer.stop(), self.display.stop()])
-
-    def _pass_on(self, event: str, *facts: Any) -> None:
-        getattr(self.observer, event)(*facts)

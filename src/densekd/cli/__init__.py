@@ -50,9 +50,7 @@ class _OneLineErrors(TyperGroup):
         keep_freed_memory()  # before a thread has memory of its own
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader of the output is gone; typer handles that
-            raise
-        except (typer.Exit, typer.Abort, _CLICK_ERROR):  # typer says these
+        except (typer.Exit, typer.Abort, _CLICK_ERROR, BrokenPipeError):  # typer handles these
             raise
         except Exception as error:
             if ctx.params.get("debug"):

@@ -72,12 +72,10 @@ def compress_command(
 ) -> None:
     """Train a small network to imitate a large one, on all classes at once."""
     from densekd.compression.compress import compress
-    from densekd.compression.config import compression_folder
     from densekd.display.run_progress import run_display
 
     config = settings.resolve()
-    folder = compression_folder(config, out)
-    with resumable(), run_display(config, folder, quiet=quiet) as observer:
+    with resumable(), run_display(config, quiet=quiet) as observer:
         result = compress(config, out, observer)
     print_result(result, json, _show_result)
 

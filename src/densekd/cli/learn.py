@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from densekd.cli.options import AsJson, ModelFolder, Override, Quiet, command, option
+from densekd.cli.options import AsJson, ModelFolder, Override, Quiet, argument, command, option
 from densekd.cli.signals import resumable
 from densekd.display import output
 
@@ -109,11 +109,10 @@ def learn_command(
     model: ModelFolder,
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FOLDER]",
-            help="Folder with a sub-folder of images per class, or with train/ and val/ of these; "
+        argument(
+            "Folder with a sub-folder of images per class, or with train/ and val/ of these; "
             "--finetune works without one.",
-            show_default=False,
+            "[FOLDER]",
         ),
     ] = None,
     dry_run: Annotated[
@@ -128,20 +127,20 @@ def learn_command(
     """
     console = output.console(stderr=json)
     with resumable():
-        for result in _results(options, model, folder, dry_run, quiet):
-            _show(result, model, console)
+        result = _learn(options, model, folder, dry_run, quiet, console)
     if json:
         output.print_json(asdict(result))
 
 
-def _results(
+def _learn(
     options: LearnOptions,
     model: Path,
     folder: Path | None,
     dry_run: bool,
     quiet: bool,
-) -> Iterator["Plan | Update | Finetuned"]:
-    """Teach, or only plan it, and fine-tune, as far as that was asked for."""
+    console: Console,
+) -> "Plan | Update | Finetuned":
+    """Teach, or only plan it, and fine-tune, as far as that was asked for. Gives the last."""
     from densekd.api.teach import teach
     from densekd.display.learn_progress import learn_display
     from densekd.model.options import TeachOptions
@@ -165,26 +164,20 @@ def _results(
         from densekd.model.teach import preview
 
         with learn_display(quiet=quiet) as observer:
-            yield preview(model, folder, given, observer)
-    elif folder is not None:
-        yield teach(model, folder, given, quiet=quiet)
+            plan = preview(model, folder, given, observer)
+        show_plan(plan, console)
+        return plan
+    result: Update | Finetuned
+    if folder is not None:
+        result = teach(model, folder, given, quiet=quiet)
+        show_update(result, model, console)
     if finetuning is not None:
         from densekd.model.frozen.finetune import finetune_model
 
         with learn_display(quiet=quiet) as observer:
-            yield finetune_model(model, finetuning, observer, began)
-
-
-def _show(result: "Plan | Update | Finetuned", model: Path, console: Console) -> None:
-    from densekd.model.request import Plan
-    from densekd.model.store import Update
-
-    if isinstance(result, Plan):
-        show_plan(result, console)
-    elif isinstance(result, Update):
-        show_update(result, model, console)
-    else:
+            result = finetune_model(model, finetuning, observer, began)
         show_finetuned(result, model, console)
+    return result
 
 
 def show_plan(plan: "Plan", console: Console) -> None:

@@ -46,17 +46,6 @@ DataDir = Annotated[
     Path | None,
     option("Folder with CIFAR. Default: DENSEKD_DATA, else your cache folder.", panel=DATA),
 ]
-Validation = Annotated[
-    float | None,
-    option(
-        "Share of the training images to hold out and to measure on too, such as 0.1.",
-        panel=DATA,
-        metavar="SHARE",
-    ),
-]
-TestPerClass = Annotated[
-    int | None, option("Test on at most this many images of each class.", panel=DATA)
-]
 Seed = Annotated[int | None, option("Seed of all random choices. Default: 1993.", panel=TRAINING)]
 Epochs = Annotated[
     str | None,
@@ -118,9 +107,8 @@ def command(
     epilog = "\n\n".join([title, *examples, *([note] if note else [])])
 
     def decorate(function: Callable[..., None]) -> CliCommand:
-        called = name or function.__name__.removesuffix("_command")
         made = function if options is None else _with_options(function, options)
-        return CliCommand(called, made, epilog)
+        return CliCommand(name or function.__name__.removesuffix("_command"), made, epilog)
 
     return decorate
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densekd.checks import spreadsheet_text
-from densekd.cli.options import ModelFolder, ModelStep, Refuse, command
+from densekd.cli.options import ModelFolder, ModelStep, Refuse, argument, command
 from densekd.display import output
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def predict_command(
     model: ModelFolder,
     images: Annotated[
         str,
-        typer.Argument(
-            metavar="IMAGE|FOLDER|-",
-            help="An image, a folder of images, or - for paths on stdin, one per line.",
+        argument(
+            "An image, a folder of images, or - for paths on stdin, one per line.", "IMAGE|FOLDER|-"
         ),
     ],
 ) -> None:

@@ -26,11 +26,9 @@ def report_command(
     ] = Path("report"),
 ) -> None:
     """Make a page about runs, with tables and figures for a paper."""
-    from densekd.api.report import drawing
-    from densekd.reports.write import write_report
+    from densekd.api.report import draw_report
 
-    with drawing() as on_progress:
-        made = write_report(runs or [Path("runs")], out, on_progress)
+    made = draw_report(runs or [], out)
     console = output.console()
     unfinished = made.runs - made.finished
     left = f", {unfinished} of them unfinished" if unfinished else ""

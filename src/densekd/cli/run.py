@@ -33,8 +33,17 @@ class SettingOptions:
     image_size: Annotated[
         int | None, option("Height and width for image files, such as 224.", panel=options.DATA)
     ] = None
-    validation: options.Validation = None
-    test_per_class: options.TestPerClass = None
+    validation: Annotated[
+        float | None,
+        option(
+            "Share of the training images to hold out and to measure on too, such as 0.1.",
+            panel=options.DATA,
+            metavar="SHARE",
+        ),
+    ] = None
+    test_per_class: Annotated[
+        int | None, option("Test on at most this many images of each class.", panel=options.DATA)
+    ] = None
     steps: Annotated[int | None, _task("Number of tasks after the first. Default: 5.")] = None
     base: Annotated[int | None, _task("Classes in the first task. Default: half of them.")] = None
     increment: Annotated[int | None, _task("Classes in each later task, instead of --steps.")] = (
@@ -114,7 +123,7 @@ class SettingOptions:
     override: options.Override = None
 
     def given(self, keys: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The settings that were given, as a tree; ``keys`` replace the usual settings of some."""
+        """The settings that were given, as a tree; ``keys`` has the setting of each option."""
         from densekd.config.keywords import RUN_KEYS, settings_of
         from densekd.config.settings_tree import override
 
@@ -123,7 +132,7 @@ class SettingOptions:
         texts = {"order": self.order, "tasks": f"[{self.tasks}]" if sizes else self.tasks}
         # Parsed like overrides, because they may be numbers or words.
         named = [f"{name}={text}" for name, text in texts.items() if text is not None]
-        given = settings_of(override(values, named), {**RUN_KEYS, **(keys or {})})
+        given = settings_of(override(values, named), keys or RUN_KEYS)
         return override(given, self.override or [])
 
 

@@ -81,18 +81,19 @@ class SweepOptions(SettingOptions):
         ),
     ] = False
 
-    def plan(self, file: Path, out: Path, *, only_list: bool) -> "SweepPlan":
-        """All runs of the experiment in a file, with the changes that the options ask for.
+    def plan(self, name: str, out: Path, *, only_list: bool) -> "SweepPlan":
+        """All runs of an experiment, with the changes that the options ask for.
 
         With ``only_list``, runs whose settings are wrong are listed instead of refused.
         """
         from densekd.config.keywords import COMPRESSION_KEYS
         from densekd.sweeps.experiment_file import read_experiment
         from densekd.sweeps.jobs import plan
+        from densekd.sweeps.library import find_experiment
 
         if self.address is not None and self.engine != "ray":
             raise ValueError("--address names a Ray cluster; add --engine ray.")
-        experiment = read_experiment(file).with_axes(self.grid or [])
+        experiment = read_experiment(find_experiment(name)).with_axes(self.grid or [])
         experiment = experiment.with_pick(self.pick or [], self.pick_tasks)
         keys = COMPRESSION_KEYS if experiment.kind == "compression" else None
         return plan(experiment, out, self.given(keys), self.scale, only_list=only_list)
@@ -128,13 +129,11 @@ def sweep_command(
     """
     from densekd.api.sweep import carry_out_sweep
     from densekd.display import sweep_progress
-    from densekd.sweeps.library import find_experiment
     from densekd.sweeps.work import start_pool
 
     if dry_run and json:
         raise ValueError("--dry-run prints a table of the runs, not JSON; leave out --json.")
-    file = find_experiment(experiment)
-    planned = settings.plan(file, out, only_list=dry_run)
+    planned = settings.plan(experiment, out, only_list=dry_run)
     if dry_run:
         sweep_progress.show_sweep_plan(planned, output.console())
         if wrong := sum(each.refused for each in planned.impossible):
@@ -142,7 +141,7 @@ def sweep_command(
         return
     pool = partial(start_pool, settings.workers, settings.engine, settings.address)
     with resumable():
-        record = carry_out_sweep(planned, file, pool, quiet=quiet)
+        record = carry_out_sweep(planned, pool, quiet=quiet)
     if json:
         output.print_json(sweep_progress.as_json(record))
     sweep_progress.show_outcome(record, output.console(stderr=json))

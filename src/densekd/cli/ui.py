@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from densekd.cli.options import ModelFolder, command
+from densekd.cli.options import ModelFolder, command, option
 from densekd.display import output
 from densekd.display.interrupts import Interrupts
 
@@ -18,11 +18,8 @@ def ui_command(
     model: ModelFolder,
     port: Annotated[
         int | None,
-        typer.Option(
-            help="Port of the page; 0 for any. Default: the first free one from 7860.",
-            min=0,
-            max=65535,
-            show_default=False,
+        option(
+            "Port of the page; 0 for any. Default: the first free one from 7860.", min=0, max=65535
         ),
     ] = None,
     browser: Annotated[

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from densekd.losses.checks import check_temperature
 from densekd.losses.distill import DenseDistillation, Groups
 from densekd.methods.method import Method, Phase
 from densekd.methods.schedule import Schedule
@@ -24,8 +25,7 @@ class CompressionOptions:
     whole: bool = False  # also distil on all classes together, besides the groups
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature must be a positive number, not {self.temperature}.")
+        check_temperature(self.temperature)
         if not all(0 <= weight < math.inf for weight in (self.labels, self.teacher)):
             raise ValueError("The weights of labels and teacher must be numbers of at least 0.")
 

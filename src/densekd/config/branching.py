@@ -9,14 +9,23 @@ from densekd.config.defaults import default_settings
 from densekd.config.digests import influential
 from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, as_toml, as_tree, resolve
-from densekd.config.settings_tree import INERT_KEYS, digest, given, merge, over, plain, read_toml
+from densekd.config.settings_tree import (
+    INERT_KEYS,
+    digest,
+    flat,
+    given,
+    merge,
+    nested,
+    over,
+    plain,
+    read_toml,
+)
 from densekd.files import DamagedFile, expand_home
 from densekd.methods.registry import baseline_of, split_name
 from densekd.parts import OwnPartError
 
 # What the learned steps depend on, and the steps to come must agree with.
-_SECTIONS = ("data", "scenario")
-_FIXED = ("seed", "network", *_SECTIONS)
+_FIXED = ("seed", "network", "data", "scenario")
 
 
 def read_config(folder: Path) -> Config:
@@ -77,7 +86,9 @@ def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The parent's settings, without defaults that its method brought and without its start."""
     tree = tomllib.loads(as_toml(parent))
     fixed = {name: tree[name] for name in _FIXED}
-    tree = _without(tree, plain(default_settings(tree))) | fixed
+    defaults = flat(plain(default_settings(tree)))
+    chosen = {k: x for k, x in flat(tree).items() if k not in defaults or x != defaults[k]}
+    tree = nested(chosen) | fixed
     for own in ("start", "loggers"):  # a branch says anew where its numbers go
         tree.pop(own, None)
     name = str(given(changes, "method", "name") or parent.method.name)
@@ -89,20 +100,6 @@ def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     if baseline is not None:
         tree.get("training", {}).pop("preset", None)  # which is refused with a baseline
     return tree
-
-
-def _without(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a tree that are not equal to the defaults, without empty sections."""
-    rest: dict[str, Any] = {}
-    for key, value in tree.items():
-        default = defaults.get(key)
-        if isinstance(value, Mapping):
-            value = _without(value, default if isinstance(default, Mapping) else {})
-            if value:
-                rest[key] = value
-        elif key not in defaults or value != default:
-            rest[key] = value
-    return rest
 
 
 def _check_code(branch: Config, tree: Mapping[str, Any]) -> None:
@@ -118,18 +115,11 @@ def _check_code(branch: Config, tree: Mapping[str, Any]) -> None:
 
 
 def _check_fixed(parent: Config, branch: Config) -> None:
-    before, after = _fixed(parent), _fixed(branch)
+    before, after = flat(as_tree(parent)), flat(as_tree(branch))
+    free = (*INERT_KEYS, "scenario.first")  # how many of the tasks are learned
     for key, value in before.items():
-        if after[key] != value:
+        if key.partition(".")[0] in _FIXED and key not in free and after[key] != value:
             raise ValueError(
                 f"{key} is {value} in the steps learned so far, so it can't become {after[key]}; "
                 "leave it out, or begin a run of its own."
             )
-
-
-def _fixed(config: Config) -> dict[str, Any]:
-    tree = as_tree(config)
-    parts = {f"{section}.{key}": x for section in _SECTIONS for key, x in tree[section].items()}
-    fixed = {"seed": config.seed, "network": config.network, **parts}
-    free = (*INERT_KEYS, "scenario.first")  # how many of the tasks are learned
-    return {key: value for key, value in fixed.items() if key not in free}

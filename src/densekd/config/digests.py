@@ -31,7 +31,9 @@ def influential(config: "DataclassInstance") -> dict[str, Any]:
     They keep the shape that they first had, so that existing folders are found.
     """
     tree = as_tree(config)
-    _drop_inert(tree)
+    for key in INERT_KEYS:
+        *sections, name = key.split(".")
+        (given(tree, *sections) or {}).pop(name, None)
     if tree["data"].pop("oversample_rare"):
         tree["data"]["even"] = True
     _drop_added_later(tree)
@@ -63,14 +65,6 @@ def digested_schedule(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return part
     return {key: value for key, value in part.items() if value != unset.get(key, ...)}
-
-
-def _drop_inert(tree: dict[str, Any]) -> None:
-    for key in INERT_KEYS:
-        *sections, name = key.split(".")
-        inside = given(tree, *sections)
-        if isinstance(inside, dict):
-            inside.pop(name, None)
 
 
 def base_settings(config: Config, base_classes: int) -> dict[str, Any]:

@@ -79,8 +79,8 @@ RUN_KEYS: dict[str, str] = {
 }
 
 
-# The settings that keywords stand for in a compression, where they differ from those of a run.
-COMPRESSION_KEYS = {"method": "method", "order": "order"}
+# The settings that keywords stand for in a compression.
+COMPRESSION_KEYS = {**RUN_KEYS, "method": "method", "order": "order"}
 
 
 def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS) -> dict[str, Any]:

@@ -26,12 +26,11 @@ def read_toml(path: Path, *, sealed: bool = False) -> dict[str, Any]:
     With ``sealed``, it is one of our own, written by `densekd.files.write_sealed_text`. Raises
     ValueError if it can't be read.
     """
-    try:
-        text = read_sealed_text(path, _MOST_BYTES) if sealed else _read_text(path)
-    except FileNotFoundError:
-        raise ValueError(f"There is no configuration file {path}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} can't be read as a text file ({error}).") from error
+    return parse_toml(path, read_text(path, sealed=sealed))
+
+
+def parse_toml(path: Path, text: str) -> dict[str, Any]:
+    """The settings in the text of a TOML file; raises ValueError if it isn't TOML."""
     try:
         tree = tomllib.loads(text)
         if not _is_shallow(tree, _MOST_LEVELS):
@@ -48,13 +47,20 @@ def _is_shallow(value: Any, levels: int) -> bool:
     return levels >= 0 and all(_is_shallow(each, levels - 1) for each in inner)
 
 
-def _read_text(path: Path) -> str:
-    """The text of a file that the user named, which may be a pipe."""
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"{path} has more than the {_MOST_BYTES:,} bytes that are read.")
-    return content.decode("utf-8-sig").replace("\r\n", "\n")
+def read_text(path: Path, *, sealed: bool = False) -> str:
+    """The text of a file of settings, which may be a pipe; raises ValueError if it has none."""
+    try:
+        if sealed:
+            return read_sealed_text(path, _MOST_BYTES)
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"{path} has more than the {_MOST_BYTES:,} bytes that are read.")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except FileNotFoundError:
+        raise ValueError(f"There is no configuration file {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} can't be read as a text file ({error}).") from error
 
 
 def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
@@ -71,12 +77,9 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
                 "A setting is written KEY=VALUE, such as scenario.steps=5, "
                 f"not {assignment[:80]!r}."
             )
-        value = _value(text.strip())
-        if path == ["epochs"] and isinstance(value, float):
-            value = text.strip()  # a number that a user wrote; see `uniform`
         values.pop(".".join(path), None)  # the last one wins
-        values[".".join(path)] = value
-    return merge(tree, nested(values))
+        values[".".join(path)] = _value(text.strip())
+    return merge(tree, as_written(nested(values)))
 
 
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:

@@ -225,16 +225,10 @@ class _Reader:
         On an accelerator, the next images are on their way while these are used.
         """
         if self.pixels is not None and seed is None:
-            return self._from_memory(self.pixels, parts)
+            pixels, indices = self.pixels, (part.to(self.device) for part in parts)
+            return ((pixels[index], self.labels[index]) for index in indices)
         loaded = self._loaded(parts, seed)
         return loaded if self.device.type == "cpu" else one_ahead(loaded)
-
-    def _from_memory(
-        self, pixels: Tensor, parts: Sequence[Tensor]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        for part in parts:
-            index = part.to(self.device)
-            yield pixels[index], self.labels[index]
 
     def _loaded(self, parts: Sequence[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         self._plan.parts, self._plan.seed = parts, seed

@@ -16,7 +16,6 @@ from densekd.checks import check_choice
 from densekd.data.dataset import Channels, Dataset, OnProgress, PixelImages, Split
 
 CifarName = Literal["cifar10", "cifar100"]
-Status = Literal["intact", "damaged", "missing"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class FileStatus:
     """Whether a file is intact; ``found`` is its md5, empty if it is missing."""
 
     path: Path
-    status: Status
+    status: Literal["intact", "damaged", "missing"]
     expected: str
     found: str
 

@@ -20,15 +20,16 @@ from densekd.data.dataset import (
     OnProgress,
     PixelImages,
     Split,
-    channel_statistics,
     image_shape,
+    image_statistics,
     rgb_planes,
 )
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.data.folder_images import load_folder
 from densekd.data.hub import count_up_to, hub_dataset
+from densekd.data.scenario import Task
 from densekd.data.stratify import TEST_FRACTION, stratified_split
-from densekd.parts import OwnPartError, explain_errors, is_reference, line_of, spoken
+from densekd.parts import OwnPartError, explain_errors, line_of, spoken
 from densekd.seeds import fixed_random_state
 
 ImageInput = Path | str | Image.Image | NDArray[Any]
@@ -71,7 +72,7 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
         Scenario('data', tasks of [2, 1, 1] classes)
     """
     options = options or ConvertOptions()
-    part = spoken(name, "data set") if is_reference(name) else name
+    part = spoken(name, "data set")
     with fixed_random_state():
         with explain_errors(part):
             value = data() if callable(data) and not _is_sequence(data) else data
@@ -108,11 +109,10 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
     """
     if isinstance(pictures, PixelImages | FileImages):
         return pictures
-    if isinstance(pictures, Tensor):
-        return PixelImages(_pixels(pictures.detach().cpu(), channels_first=True))
     # A row of names or objects is a sequence; anything else in an array must be pixels.
-    if isinstance(pictures, np.ndarray) and (pictures.ndim != 1 or pictures.dtype.kind not in "UO"):
-        return PixelImages(_pixels(_as_tensor(pictures)))
+    row = isinstance(pictures, np.ndarray) and pictures.ndim == 1 and pictures.dtype.kind in "UO"
+    if isinstance(pictures, np.ndarray | Tensor) and not row:
+        return PixelImages(_pixels(pictures))
     if isinstance(pictures, str | Path | Image.Image):
         raise ValueError("This is one image; give a list of images, if only of one.")
     if not isinstance(pictures, Iterable):
@@ -142,6 +142,27 @@ def class_names(labels: Iterable[Label]) -> tuple[str, ...]:
     """The text of each label once: numbers in their own order, before names."""
     ordered = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
     return tuple(dict.fromkeys(map(str, ordered)))
+
+
+def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], number: int) -> Task:
+    """Make the next task, with its classes in the order of their labels.
+
+    A class is named by the text of its label. Raises ValueError if that is among the names of the
+    ``known`` classes, which were learned before.
+    """
+    given = as_labels(labels, len(images))
+    if not given:
+        raise ValueError("There is no image to learn from.")
+    names = class_names(given)
+    again = [name for name in names if name in known]
+    if again:
+        raise ValueError(
+            f"The class {again[0]!r} was learned before, and can't be learned again: leave its "
+            "images out, or learn everything anew with fit."
+        )
+    ranks = {name: len(known) + rank for rank, name in enumerate(names)}
+    train = Split(images, torch.tensor([ranks[str(label)] for label in given]))
+    return Task(number, names, len(known), train, train.take(torch.arange(0)))
 
 
 def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
@@ -238,28 +259,25 @@ def _dataset(
     ]
     if len(splits) == 1:
         splits = list(stratified_split(splits[0], TEST_FRACTION, options.seed))
+    train, test = splits
     shapes = [image_shape(split.images) for split in splits]
     if shapes[0] != shapes[1]:
         raise ValueError(f"training images have {shapes[0]} pixels, test images {shapes[1]}.")
-    pixels = splits[0].images
-    assert isinstance(pixels, PixelImages)
-    return Dataset(name, names, splits[0], splits[1], *channel_statistics(pixels.pixels))
+    return Dataset(name, names, train, test, *image_statistics(train.images))
 
 
-def _as_tensor(images: NDArray[Any]) -> Tensor:
-    try:
-        return torch.from_numpy(np.ascontiguousarray(images))
-    except TypeError as error:
-        raise ValueError(f"Images must be uint8 or floats, not {images.dtype}.") from error
-
-
-def _pixels(images: Tensor, channels_first: bool = False) -> Tensor:
+def _pixels(given: NDArray[Any] | Tensor) -> Tensor:
     """Convert an array in any layout to uint8 ``[n, 3, H, W]``."""
+    try:
+        plain = given if isinstance(given, Tensor) else np.ascontiguousarray(given)
+        images = torch.as_tensor(plain).detach().cpu()
+    except TypeError as error:
+        raise ValueError(f"Images must be uint8 or floats, not {given.dtype}.") from error
     if images.ndim == 3 and images.shape[2] == 3:
         raise ValueError("This looks like one image; add a dimension in front: X[None].")
     if len(images) and not images.numel():
         raise ValueError(f"Images of shape {list(images.shape)} have no pixels.")
-    return rgb_planes(_to_bytes(images), channels_first=channels_first)
+    return rgb_planes(_to_bytes(images), channels_first=isinstance(given, Tensor))
 
 
 def _to_bytes(images: Tensor) -> Tensor:
@@ -293,9 +311,7 @@ def _decode(pictures: list[ImageInput], size: int | None) -> Tensor:
 def _decode_one(picture: ImageInput, size: int | None) -> Tensor:
     """Convert an array, a Pillow image or a file to uint8 ``[3, H, W]``."""
     if isinstance(picture, np.ndarray | Tensor):
-        batch = as_images(picture[None])
-        assert isinstance(batch, PixelImages)
-        image = Image.fromarray(batch.pixels[0].permute(1, 2, 0).numpy())
+        image = Image.fromarray(_pixels(picture[None])[0].permute(1, 2, 0).numpy())
     else:
         image = _open(picture, size)
     if size is not None:

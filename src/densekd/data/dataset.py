@@ -213,6 +213,13 @@ def rgb_planes(images: Tensor, *, channels_first: bool = False) -> Tensor:
     return images.expand(-1, 3, -1, -1).contiguous()
 
 
+def image_statistics(images: Images) -> tuple[Channels, Channels]:
+    """Return each channel's mean and deviation: ImageNet's for files, which aren't read."""
+    if isinstance(images, FileImages):
+        return IMAGENET_MEAN, IMAGENET_STD
+    return channel_statistics(images.pixels.cpu())
+
+
 def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
     """Return each channel's mean and standard deviation of uint8 ``[n, 3, H, W]``, from 0 to 1.
 
@@ -224,6 +231,4 @@ def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
     mean = shares @ levels
     std = (shares @ levels.square() - mean.square()).clamp(min=0).sqrt()
     std[counts.amax(1) == counts.sum(1)] = 1.0
-    red, green, blue = mean.tolist()
-    red_std, green_std, blue_std = std.tolist()
-    return (red, green, blue), (red_std, green_std, blue_std)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -173,13 +173,15 @@ def check_images(
 
 def check_usable(
     path: Path, images: Mapping[str, Mapping[str, int]], known: Collection[str] = ()
-) -> None:
-    """Raise unless the counts by part and class have training images of every tested class.
+) -> tuple[set[str], set[str]]:
+    """Return the classes with training and with test images, from counts by part and class.
 
-    Classes that are ``known`` need none.
+    Raises if there are none, or if a tested class has no training images and isn't ``known``.
     """
-    learned = _with_images(part for name, part in images.items() if name in (TRAIN, WHOLE))
-    tested = _with_images(part for name, part in images.items() if name not in (TRAIN, WHOLE))
+    learned, tested = set[str](), set[str]()
+    for part, counts in images.items():
+        own = learned if part in (TRAIN, WHOLE) else tested
+        own.update(name for name, count in counts.items() if count)
     if not learned | tested:
         raise ValueError(
             f"{path} has no readable image in its class folders; put images into "
@@ -190,6 +192,7 @@ def check_usable(
             f"{path} has test images but no training images of the class "
             f"{min(untrained)!r}; add some, or remove the class."
         )
+    return learned, tested
 
 
 def check_asked_for(where: Path, asked: Sequence[str], learned: Mapping[str, object]) -> None:
@@ -264,10 +267,6 @@ def _why_no_image(name: str) -> str | None:
     if ending.lower() in (".heic", ".heif"):
         return "HEIC is not supported; convert it to JPEG or PNG, as phones do when sharing a photo"
     return f"{ending!r} is not the ending of a supported image file"
-
-
-def _with_images(parts: Iterable[Mapping[str, int]]) -> set[str]:
-    return {name for part in parts for name, count in part.items() if count}
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -128,10 +128,7 @@ def folder_dataset(
     The classes are sorted, or in a given ``order``.
     """
     path = Path(name.partition(":")[2])
-    counts = table.counts()
-    check_usable(path, counts)
-    learned = {label for label, count in counts.pop(TRAIN).items() if count}
-    tested = {label for own in counts.values() for label, count in own.items() if count}
+    learned, tested = check_usable(path, table.counts())
     if learned - tested:
         names = ", ".join(map(repr, sorted(learned - tested)))
         logger.warning("%s has only training images, none to test on, of: %s.", path, names)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from densekd.checks import first_line
-from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, channel_statistics
+from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, image_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.stratify import TEST_FRACTION, stratified_split
 from densekd.files import expand_home
@@ -57,6 +57,9 @@ def hub_dataset(
 
     ``columns`` has the names of the columns ``image`` and ``label``, None for those to be found.
     """
+    import datasets  # type: ignore[import-untyped]
+
+    undecoded = datasets.Image(decode=False)  # each image as its file's content or path
     features = parts["train"].features
     image = _column(name, features, "image", columns["image"])
     label = _column(name, features, "label", columns["label"])
@@ -67,13 +70,12 @@ def hub_dataset(
     rows = {}
     for part in ("train", *tests[:1]):
         known, labels[part] = _labelled(f"{name}, {part}", parts[part], labels[part])
-        rows[part] = _undecoded(known, image)
+        rows[part] = known.select_columns([image]).cast_column(image, undecoded)
     size = _first_size(rows["train"]) if image_size is None else (image_size, image_size)
     count = count_up_to(sum(map(len, rows.values())), on_progress)
     splits = [_decode(f"{name}, {part}", rows[part], labels[part], size, count) for part in rows]
     train, test = splits if tests else stratified_split(splits[0], TEST_FRACTION, seed)
-    assert isinstance(train.images, PixelImages)
-    return Dataset(name, classes, train, test, *channel_statistics(train.images.pixels))
+    return Dataset(name, classes, train, test, *image_statistics(train.images))
 
 
 def count_up_to(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
@@ -93,7 +95,7 @@ def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
     ``bars`` lets the library show its own progress bars.
     """
     try:
-        import datasets  # type: ignore[import-untyped]
+        import datasets
     except ImportError as error:
         raise ValueError(
             f"hub:{name} needs the package datasets: `pip install densekd[hub]`."
@@ -171,13 +173,6 @@ def _labelled(what: str, rows: Any, labels: list[int]) -> tuple[Any, list[int]]:
     missing = len(labels) - len(kept)
     logger.warning("Left out %d images of %s, which have no known label.", missing, what)
     return rows.select(kept), [labels[i] for i in kept]
-
-
-def _undecoded(rows: Any, column: str) -> Any:
-    """Select one column, with each image as its file's content or path."""
-    import datasets
-
-    return rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
 
 
 def _read(row: dict[str, Any]) -> Image.Image:

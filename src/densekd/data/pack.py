@@ -68,20 +68,24 @@ def pack(
         raise ValueError(f"Workers must be from 0 to {_MOST_WORKERS}, not {workers}.")
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name a file to write to.")
-    plan = _plan(table, options)
+    plan, work = _plan(table, options)
     with _alone(target):
         if target.exists():
-            _check_same(target, plan, table, options, workers)
+            if not _is_up_to_date(target, plan, table, options, workers):
+                raise ValueError(
+                    f"{target} exists and isn't what would be packed; delete it, or give another "
+                    "name."
+                )
             _beside(target, "journal").unlink(missing_ok=True)  # of a process killed at the end
             return []
-        with _Unfinished(target, plan) as unfinished:
+        with _Unfinished(target, work) as unfinished:
             begun = len(unfinished.lengths)
             left = table.take(torch.arange(begun, len(table.files)))
             for number, image in enumerate(_encoded(left.paths, options, workers), begun + 1):
                 unfinished.add(image)
                 if on_progress is not None:
                     on_progress(number, len(table.files))
-            return unfinished.finish(table, options)
+            return unfinished.finish(table, options, plan)
 
 
 def encode_image(file: Path, options: PackOptions) -> bytes:
@@ -141,14 +145,14 @@ class _Unfinished:
     Whatever a kill leaves of the two, the images that both have completely are kept.
     """
 
-    def __init__(self, target: Path, plan: str) -> None:
-        self.target, self.plan = target, plan
+    def __init__(self, target: Path, work: str) -> None:
+        self.target, self.work = target, work
         self.part, self.journal = (_beside(target, kind) for kind in ("part", "journal"))
         self.lengths = array("q")  # -1 for an image that can't be read
         self.checksums = array("I")
 
     def __enter__(self) -> "_Unfinished":
-        first = f"{self.plan}\n".encode()
+        first = f"{self.work}\n".encode()
         self._part, self._journal = _open(self.part), _open(self.journal)
         if self._journal.read(len(first)) == first:
             self._take_over()
@@ -172,7 +176,7 @@ class _Unfinished:
         self._count(-1 if image is None else len(image), zlib.crc32(image or b""))
         self._journal.write(_RECORD.pack(self.lengths[-1], self.checksums[-1]))
 
-    def finish(self, table: FolderTable, options: PackOptions) -> list[LeftOut]:
+    def finish(self, table: FolderTable, options: PackOptions, plan: str) -> list[LeftOut]:
         """Write index and header, and give the file its name."""
         lengths = np.array(self.lengths)
         readable = torch.from_numpy(lengths >= 0)
@@ -192,7 +196,7 @@ class _Unfinished:
         index = b"".join(tensors[name].tobytes() for name in TENSORS if name != "images")
         self._part.write(bytes(padding) + index)
         sizes = {name: array.nbytes for name, array in tensors.items()}
-        facts = {"format": FORMAT, "plan": self.plan}
+        facts = {"format": FORMAT, "plan": plan}
         facts["index_sha256"] = hashlib.sha256(index).hexdigest()
         self._part.seek(0)
         self._part.write(_header({"images": end + padding, **sizes}, facts))
@@ -254,39 +258,38 @@ def _names(table: FolderTable) -> Iterator[str]:
     return (f"{part}/{label}/{file.name}" for part, label, file in rows)
 
 
-def _plan(table: FolderTable, options: PackOptions) -> str:
-    """A digest of everything that the packed file depends on."""
+def _plan(table: FolderTable, options: PackOptions) -> tuple[str, str]:
+    """Digests of what the packed file depends on: with the files' sizes, and with their times, too.
+
+    Copies of the same files have other times, so the packed file has only the first. The second
+    tells whether what a killed process has packed is still what the files hold.
+    """
     made_by = [features.version("pil"), features.version("jpg")]
     said = [asdict(options), made_by, table.classes, table.part_names]
-    digest = hashlib.sha256(json.dumps(said).encode())
+    digest, times = hashlib.sha256(json.dumps(said).encode()), array("q")
     for name, file in zip(_names(table), table.paths, strict=True):
-        digest.update(f"\0{name}\0{file.stat().st_size}".encode(errors="surrogateescape"))
-    return digest.hexdigest()
-
-
-def _check_same(
-    target: Path, plan: str, table: FolderTable, options: PackOptions, workers: int | None
-) -> None:
-    """Raise unless a file is the one that would be packed."""
-    try:
-        found = PackedFile(target)
-        same = found.facts.get("plan") == plan and _is_up_to_date(found, table, options, workers)
-    except (DamagedFile, OSError):
-        same = False
-    if not same:
-        raise ValueError(
-            f"{target} exists and isn't what would be packed; delete it, or give another name."
-        )
+        found = file.stat()
+        digest.update(f"\0{name}\0{found.st_size}".encode(errors="surrogateescape"))
+        times.append(found.st_mtime_ns)
+    plan = digest.hexdigest()
+    digest.update(times.tobytes())
+    return plan, digest.hexdigest()
 
 
 def _is_up_to_date(
-    found: PackedFile, table: FolderTable, options: PackOptions, workers: int | None
+    target: Path, plan: str, table: FolderTable, options: PackOptions, workers: int | None
 ) -> bool:
-    """Whether it still holds what the files that were written after it would become.
+    """Whether a file is the one that would be packed.
 
-    The plan knows their sizes only, and turning a photo upright, for one, may leave its size.
+    The plan knows the sizes of files only, and turning a photo upright, for one, may leave its
+    size: those that were written after the packed file are encoded again.
     """
-    packed = found.path.stat().st_mtime_ns
+    try:
+        found, packed = PackedFile(target), target.stat().st_mtime_ns
+    except (DamagedFile, OSError):
+        return False
+    if found.facts.get("plan") != plan:
+        return False
     newer = torch.tensor([file.stat().st_mtime_ns > packed for file in table.paths]).bool()
     if not newer.any():
         return True

@@ -68,7 +68,7 @@ def _own_order(
             order = torch.empty(0, 0)
         whole = order.ndim == 1 and not order.is_floating_point() and order.dtype != torch.bool
         if not whole or len(order) != wanted:
-            given = f"{len(order)} positions" if whole else f"{type(chosen).__name__}"
+            given = f"{len(order)} positions" if whole else type(chosen).__name__
             raise OwnPartError(
                 f"The selection {name} must return {wanted} positions of {len(features)} images as "
                 f"whole numbers, but returned {given}."

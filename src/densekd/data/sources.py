@@ -166,9 +166,7 @@ def find_source(name: str, classes_file: Path | None = None) -> FoundImages | Pa
 def data_dir(given: Path | None = None) -> Path:
     """Return where downloads live: ``given``, else ``DENSEKD_DATA``, else the user's cache."""
     named = given or os.environ.get("DENSEKD_DATA")
-    if named:
-        return expand_home(named)
-    return platformdirs.user_cache_path("densekd")
+    return expand_home(named) if named else platformdirs.user_cache_path("densekd")
 
 
 def parse(name: str) -> tuple[str, str]:

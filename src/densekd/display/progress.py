@@ -17,56 +17,32 @@ from densekd.display.interrupts import Interrupts
 _SECONDS_PER_DRAWING = 0.2  # in a notebook
 
 
-class NotebookArea:
-    """A part of a notebook's output that is replaced in place."""
-
-    def __init__(self) -> None:
-        from IPython.display import display
-
-        shown = {"text/plain": ""}
-        self._handle: Any = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
-
-    def show(self, *lines: RenderableType) -> None:
-        """Replace what is shown."""
-        console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False)
-        console.print(*lines, sep="\n")
-        html = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
-        self._replace(html, console.export_text())
-
-    def clear(self) -> None:
-        """Leave nothing."""
-        self._replace("", "")
-
-    def _replace(self, html: str, text: str) -> None:
-        self._handle.update({"text/html": html, "text/plain": text}, raw=True)
-
-
 class Bars(bars.Progress):
     """Progress bars, each with a label and an amount, and lines of details below them."""
 
     def __init__(self, console: Console, width: int = 24) -> None:
         self.details = ""
-        label, amount = (
-            bars.TextColumn(f"{{task.{part}}}", markup=False)
-            for part in ("description", "fields[amount]")
-        )
+        label = bars.TextColumn("{task.description}", markup=False)
+        amount = bars.TextColumn("{task.fields[amount]}", markup=False)
         super().__init__(label, bars.BarColumn(width), amount, console=console, transient=True)
-        self._area: NotebookArea | None = None
+        self._area: Any = None  # of a notebook's output, which is replaced in place
         self._shown = 0.0
 
     def start(self) -> None:
         """Show the bars: on a terminal, or in a notebook, where rich would need ipywidgets."""
-        if self.console.is_jupyter:
-            self._area = NotebookArea()
-        else:
+        if not self.console.is_jupyter:
             super().start()
+            return
+        from IPython.display import display
+
+        self._area = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """Take the bars away."""
         if self._area is None:
             super().stop()
         else:
-            self._area.clear()
+            self._area.update({"text/html": "", "text/plain": ""}, raw=True)
 
     def update(self, *changes: Any, **fields: Any) -> None:
         """Change a bar; a notebook has no thread that would draw it."""
@@ -78,9 +54,12 @@ class Bars(bars.Progress):
         """Draw the bars as they are now."""
         if self._area is None:
             super().refresh()
-        else:
-            self._shown = time.monotonic()
-            self._area.show(*self.get_renderables())
+            return
+        self._shown = time.monotonic()
+        console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False)
+        console.print(*self.get_renderables(), sep="\n")
+        html = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
+        self._area.update({"text/html": html, "text/plain": console.export_text()}, raw=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """The bars, and the details if there are any."""
@@ -112,9 +91,7 @@ class Bar(Bars):
 def display_target(quiet: bool, kind: type[Bars]) -> Iterator[Console | Bars]:
     """Where to show progress: bars on a terminal or in a notebook, else stderr.
 
-    Quiet consoles print nothing.
-
-    Warnings of the package are shown meanwhile, even if quiet.
+    If quiet, only the package's warnings are shown.
     """
     console = output.console(stderr=True)
     with output.show_warnings(console):

@@ -22,7 +22,7 @@ _AnyConfig = Config | CompressionConfig
 
 
 @contextmanager
-def run_display(config: _AnyConfig, folder: Path, *, quiet: bool) -> Iterator[RunObserver]:
+def run_display(config: _AnyConfig, *, quiet: bool) -> Iterator[RunObserver]:
     """Show the progress of a run, and stop it on Ctrl-C.
 
     Of several processes that share a run, only the first speaks.
@@ -30,9 +30,9 @@ def run_display(config: _AnyConfig, folder: Path, *, quiet: bool) -> Iterator[Ru
     quiet = quiet or not first_process()
     with interruptible() as interrupts, display_target(quiet, Bar) as target:
         display = RunDisplay(target, config, interrupts)
-        if not quiet and (folder / "result.json").exists():
-            display.say("Already finished; showing the stored result.")
         yield display
+        if not quiet and not display.tasks:  # it never started
+            display.say("Already finished; showing the stored result.")
 
 
 class RunDisplay(Display, RunObserver):
@@ -100,7 +100,7 @@ class RunDisplay(Display, RunObserver):
 
     def evaluated(self, record: StepRecord) -> None:
         """Say how well a task was learned."""
-        self.say(self.wording.outcome(record, self.tasks[record.number].classes))
+        self.say(self.wording.outcome(record))
 
     @property
     def stopping_note(self) -> str:
@@ -151,15 +151,15 @@ class _RunWording:
     def task(self, number: int, total: int) -> str:
         return f"task {number + 1}/{total}"
 
-    def outcome(self, record: StepRecord, classes: Sequence[str]) -> str:
+    def outcome(self, record: StepRecord) -> str:
         accuracy = f"accuracy {output.percent(record.accuracy)} %"
         if record.number:
             old, new = output.percent(record.old_accuracy), output.percent(record.new_accuracy)
             accuracy += f" (old {old}, new {new})"
         if record.validation is not None:
             accuracy += f", validation {output.percent(record.validation.accuracy)} %"
-        took = output.duration(record.seconds)
-        return f"task {record.number + 1} learned {output.name_list(classes)}: {accuracy}, {took}"
+        classes, took = output.name_list(record.classes), output.duration(record.seconds)
+        return f"task {record.number + 1} learned {classes}: {accuracy}, {took}"
 
 
 class _CompressionWording:
@@ -187,7 +187,7 @@ class _CompressionWording:
     def task(self, number: int, total: int) -> str:
         return ("teacher", "student")[number]
 
-    def outcome(self, record: StepRecord, classes: Sequence[str]) -> str:
+    def outcome(self, record: StepRecord) -> str:
         name = (self.config.teacher, self.config.student)[record.number]
         accuracy, took = output.percent(record.accuracy), output.duration(record.seconds)
         return f"{self.task(record.number, 2)} {name}: accuracy {accuracy} %, {took}"

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import rich.progress as bars
@@ -12,8 +11,8 @@ from densekd.display import output
 from densekd.display.interrupts import Interrupts
 from densekd.display.progress import Bars, Display
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
+from densekd.reports.runs import AnyRun, RunRecord, finished_run
 from densekd.reports.statistics import group_by
-from densekd.runs.stored import read_result
 from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import cell_of
@@ -86,8 +85,8 @@ class SweepDisplay(Display, SweepObserver):
             return (
                 f"pruned: {entry['reason']}" if entry["state"] == "pruned" else "stopped and saved"
             )
-        experiment = self.record.sweep.experiment
-        value, word = _share(read_result(job.folder) or {}, experiment.measure), ""
+        measure, word = self.record.sweep.experiment.measure, ""
+        value = None if measure == "seconds" else _measured(finished_run(job.folder), measure)
         if not self.record.is_pick(job):
             value, word = validation_of(job), " on validation images"
         reached = "" if value is None else f" with {output.percent(value)} %{word}"
@@ -170,9 +169,9 @@ def show_outcome(record: SweepRecord, console: Console) -> None:
     numbers = (*searched, "%" if percents else measure, "minutes")
     table = output.table("run", "state", numbers=numbers)
     for job in sweep.jobs:
-        result = read_result(job.folder) or {}
-        value = _share(result, measure) if record.is_pick(job) else None
-        seconds = _training_seconds(result)
+        run = finished_run(job.folder)
+        value = _measured(run, measure) if record.is_pick(job) else None
+        seconds = _measured(run, "seconds")
         took, minutes = ("-", "-") if seconds is None else (f"{seconds:.0f}", f"{seconds / 60:.1f}")
         reached = output.percent(value) if percents else took
         held = [output.percent(validation_of(job))] if searched else []
@@ -192,11 +191,8 @@ def show_outcome(record: SweepRecord, console: Console) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _share(result: Mapping[str, Any], measure: str) -> float | None:
-    """A measure of a result as a share; None for a time, and if the result doesn't have it."""
-    if measure == "accuracy" and "steps" in result:  # that of a run after its last task
-        result = result["steps"][-1]
-    return None if measure == "seconds" else result.get(measure)
+def _measured(run: AnyRun | None, measure: str) -> float | None:
+    return None if run is None else run.measured(measure)
 
 
 def as_json(record: SweepRecord) -> dict[str, Any]:
@@ -215,20 +211,13 @@ def training_times(sweep: SweepPlan) -> dict[str, float]:
     """
     apart, saved, bases = 0.0, 0.0, set()
     for job in sweep.jobs:
-        result = read_result(job.folder) or {}
-        if (seconds := _training_seconds(result)) is not None:
+        run = finished_run(job.folder)
+        if (seconds := _measured(run, "seconds")) is not None:
             apart += seconds
-            if job.shares in bases and "steps" in result:
-                saved += result["steps"][0]["seconds"]
+            if job.shares in bases and isinstance(run, RunRecord):
+                saved += run.steps[0]["seconds"]
             bases.add(job.shares)
     return {"together": apart - saved, "apart": apart, "bases": len(bases)}
-
-
-def _training_seconds(result: Mapping[str, Any]) -> float | None:
-    """The training time of a run with its base; None if it isn't finished."""
-    if "steps" in result:
-        return float(sum(step["seconds"] for step in result["steps"]))
-    return result.get("seconds")
 
 
 def _outcome_lines(record: SweepRecord) -> list[str]:

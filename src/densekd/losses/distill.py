@@ -210,7 +210,7 @@ class DenseDistillation(nn.Module):
         self, blocks: Blocks, pool: TaskPool, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Return the groups' masks, ``[G, t]`` or ``[B, G, t]``, and divergences, ``[B, G]``."""
-        batch, device = len(blocks.a), blocks.a.device
+        device = blocks.a.device
         if self.groups == "whole":
             masks = torch.ones(1, pool.tasks, dtype=torch.bool, device=device)
             return masks, masked_divergence(blocks, masks)
@@ -220,19 +220,30 @@ class DenseDistillation(nn.Module):
             return masks[first:], blocks.k[:, first:]
         if self.groups == "every" and pool.tasks <= _WEIGHTED_TASKS:
             return _every(pool, device), listed_divergence(blocks)
-        if generator is None:
-            raise ValueError(self._why_generator(pool))
-        draws = self.draws or 1
+        masks = self._draw(pool, generator, len(blocks.a)).to(device, non_blocking=True)
+        return masks, masked_divergence(blocks, masks)
+
+    def _draw(self, pool: TaskPool, generator: torch.Generator | None, batch: int) -> Tensor:
+        """Draw groups' masks, ``[G, t]``, or ``[B, G, t]`` if each image has groups of its own."""
+        draws, separate, why = self.draws or 1, self.per_image, "groups='random' draws groups"
         if self.groups == "every":
-            draws = self.draws or _DRAWS_FOR_EVERY
-            self._warn_of_sampling(pool, draws)
-        separate = self.per_image or self.groups == "every"
+            draws, separate = self.draws or _DRAWS_FOR_EVERY, True
+            student = self.direction == "student"
+            cause = "direction='student'" if student else "group-dependent weights"
+            beyond = f"beyond {_WEIGHTED_TASKS} tasks, and there are {pool.tasks}"
+            why = f"groups='every' with {cause} draws groups {beyond}"
+            if generator is not None and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "With %s, the 2^%d - 1 groups are not summed but estimated, without bias, from "
+                    "%d draws per image.",
+                    *(cause, pool.tasks, draws),
+                )
+        if generator is None:
+            raise ValueError(f"{why}: pass a generator, made once before training.")
         singles = self.single == "keep" or pool.classes == 1
         masks = pool.sample(generator, batch * draws if separate else draws, singles=singles)
-        if separate:
-            masks = masks.unflatten(0, (batch, draws))
-        masks = masks.to(device, non_blocking=True)
-        return masks, masked_divergence(blocks, masks)
+        return masks.unflatten(0, (batch, draws)) if separate else masks
 
     def _divisor(self, pool: TaskPool) -> float:
         """Return the constant that ``pool`` and ``batch`` divide each group by."""
@@ -243,26 +254,6 @@ class DenseDistillation(nn.Module):
         if self.groups == "each":
             return pool.classes / pool.tasks
         return pool.mean_group_size
-
-    def _why_generator(self, pool: TaskPool) -> str:
-        if self.groups == "random":
-            return "groups='random' draws groups: pass a generator, made once before training."
-        return (
-            f"groups='every' with {self._why_it_samples()} draws groups beyond {_WEIGHTED_TASKS} "
-            f"tasks, and there are {pool.tasks}: pass a generator, made once before training."
-        )
-
-    def _why_it_samples(self) -> str:
-        return "direction='student'" if self.direction == "student" else "group-dependent weights"
-
-    def _warn_of_sampling(self, pool: TaskPool, draws: int) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "With %s, the 2^%d - 1 groups are not summed but estimated, without bias, from "
-                "%d draws per image.",
-                *(self._why_it_samples(), pool.tasks, draws),
-            )
 
 
 def _as_float(pool: TaskPool) -> float:

@@ -19,7 +19,7 @@ Preset = Literal["paper", "strong-decay", "ccil"]
 _STRONG_DECAY = 5e-4
 
 # The height and width of images in files, unless given; those of hub data are only known later.
-_IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE, "packed": FOLDER_IMAGE_SIZE}
+_IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE, "packed": FOLDER_IMAGE_SIZE, "hub": 0}
 _LARGEST_SMALL = 64
 _LARGEST_DIGITS = 16
 
@@ -59,9 +59,7 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
             return name
         case "imagenet100-ccil" | "imagenet100-ucir" | "imagenet100-podnet":
             return "imagenet100"
-        case _ if is_reference(source):
-            return "imagenet100" if (image_size or 0) > _LARGEST_SMALL else "small"
-        case "folder" | "packed" | "hub" as name:
+        case name if name in _IMAGE_SIZES or is_reference(source):
             size = image_size or _IMAGE_SIZES.get(name, 0)
             return "imagenet100" if size > _LARGEST_SMALL else "small"
     return "small"

@@ -1,6 +1,7 @@
 """A method as a value (its losses, its phases, how it predicts), and what is known of it."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -196,10 +197,8 @@ class Method:
         Without exemplars such a method can be trained, so this is asked once the memory is known.
         """
         for phase in self.increment:
-            slots = _only_new({s: term for s, term in self.terms.items() if phase.counts(s)})
-            if slots:
-                sentence = _NO_OLD.format(", ".join(map(repr, slots)))
-                raise ValueError(f"{self.name}: the phase {phase.name!r} of a task {sentence}")
+            terms = {slot: term for slot, term in self.terms.items() if phase.counts(slot)}
+            _refuse(f"{self.name}: the phase {phase.name!r} of a task", _only_new(terms), _NO_OLD)
 
     def streams_of(self, phase: Phase, exemplars: bool) -> set[Stream]:
         """The streams that a phase has batches of, with or without exemplars."""
@@ -236,10 +235,7 @@ class Method:
             and not (base and term.zero_in_base)
         }
 
-        def refuse(slots: list[str], sentence: str) -> None:
-            if slots:
-                raise ValueError(f"{place} {sentence.format(', '.join(map(repr, slots)))}")
-
+        refuse = functools.partial(_refuse, place)
         refuse(
             [slot for slot in phase.slots or () if slot not in self.terms],
             f"counts {{}}, but the slots are {', '.join(self.terms)}; correct or add them.",
@@ -285,6 +281,12 @@ class Method:
                 f"{place} trains only the {phase.trains}, which {', '.join(map(repr, terms))} "
                 "can't train; count another term in it, or change trains."
             )
+
+
+def _refuse(place: str, slots: list[str], sentence: str) -> None:
+    """Raise a ValueError about the terms of these slots, if there are any."""
+    if slots:
+        raise ValueError(f"{place} {sentence.format(', '.join(map(repr, slots)))}")
 
 
 def _only_new(terms: Mapping[str, Term]) -> list[str]:

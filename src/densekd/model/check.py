@@ -7,7 +7,14 @@ from typing import NamedTuple
 from densekd.files import DamagedFile, set_aside
 from densekd.model.frozen.erase import read_erasure
 from densekd.model.model import read_model
-from densekd.model.pointer import Pointer, read_pointer, step_numbers, step_path, why_damaged
+from densekd.model.pointer import (
+    Pointer,
+    read_pointer,
+    step_numbers,
+    step_path,
+    why_damaged,
+    write_pointer,
+)
 from densekd.model.store import Store
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts, load_state
 
@@ -63,14 +70,13 @@ def repair_model(folder: Path) -> tuple[ModelCheck, Path | None]:
     """
     if not step_numbers(folder):
         Store(folder).existing()  # raises before a lock is made where there is no model
-    store = Store(folder)
-    with store.held():
+    with Store(folder).held():
         found = check_model(folder)
         place = set_aside(folder, *found.unreadable) if found.unreadable else None
         if found.best is not None and (found.best != found.current or place is not None):
             pointer = None if found.current is None else read_pointer(folder)
             steps = max(step_numbers(folder)[-1] + 1, 0 if pointer is None else pointer.steps)
-            store.point(Pointer(found.best, steps))
+            write_pointer(folder, Pointer(found.best, steps))
     return found, place
 
 
@@ -87,9 +93,16 @@ def _check_step(folder: Path, step: int) -> _StepCheck:
         place = step_path(folder, step)
     except DamagedCheckpoint as error:
         return _StepCheck(step, False, False, [str(error)], [folder / "steps" / f"{step:03d}"])
-    damaged, lacks = _damaged_parts(folder, step), why_damaged(folder, step)
-    closed, problems = _why_closed(folder, step), [*damaged.values()]
-    opens = closed is None and not _is_empty(folder, step)
+    damaged, lacks = _damaged_parts(place), why_damaged(folder, step)
+    problems, empty, closed = [*damaged.values()], False, None
+    try:
+        # Of a step without classes, all photos were erased.
+        empty = load_facts(place / "state").get("classes") == []
+        if not empty:
+            read_model(folder, step, place)
+    except (ValueError, FileNotFoundError) as error:
+        closed = str(error)
+    opens = closed is None and not empty
     if closed is not None and not damaged:
         damaged["state"] = closed
         problems.append(f"Step {step} can't be opened: {closed}")
@@ -128,29 +141,13 @@ def _is_aside(folder: Path, step: int) -> bool:
     return not here and any((place / name).exists() for place in Store(folder).aside.glob("*"))
 
 
-def _damaged_parts(folder: Path, step: int) -> dict[str, str]:
+def _damaged_parts(place: Path) -> dict[str, str]:
     """The parts of a step that can't be read, and why; files of other steps don't matter."""
     found = {}
     for part in _PARTS:
-        path = step_path(folder, step) / part
-        if path.with_suffix(".json").exists():
+        if (place / f"{part}.json").exists():
             try:
-                load_state(path)
+                load_state(place / part)
             except DamagedCheckpoint as error:
                 found[part] = str(error)
     return found
-
-
-def _why_closed(folder: Path, step: int) -> str | None:
-    """Why a step can't predict; None if it can, or if all its photos were erased."""
-    try:
-        if not _is_empty(folder, step):
-            read_model(folder, step, step_path(folder, step))
-    except (ValueError, FileNotFoundError) as error:
-        return str(error)
-    return None
-
-
-def _is_empty(folder: Path, step: int) -> bool:
-    """Whether all photos of a step were erased, so that it has no class to predict."""
-    return load_facts(step_path(folder, step) / "state").get("classes") == []

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
 from densekd.files import expand_home
-from densekd.model.pointer import Pointer, warn_once
+from densekd.model.pointer import Pointer, step_ancestors, warn_once, write_pointer
 from densekd.model.store import FROZEN, HistoryEntry, Store
 from densekd.training.checkpoint import DamagedCheckpoint, load_facts, sound_content
 
@@ -244,7 +244,7 @@ def undo(folder: Path, to: int | None = None) -> HistoryEntry:
             )
         Model.open(folder, to)  # raises if the step is damaged or doesn't exist
         pointer = Pointer(to, pointer.steps)
-        store.point(pointer)
+        write_pointer(folder, pointer)
         return store.entry(to, pointer)
 
 
@@ -288,7 +288,7 @@ def model_info(folder: Path, step: int | None = None) -> ModelInfo:
 def _describe(model: Model, store: Store) -> ModelInfo:
     learned_in = model.facts.get("learned_in") or {
         name: number
-        for number in store.ancestors(model.step)
+        for number in step_ancestors(model.folder, model.step)
         for name in store.facts(number)["update"]["learned"]
     }
     entry, counts = model.entry, model.training_counts()

@@ -1,6 +1,8 @@
 """What a user may choose for an update."""
 
+import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, TypedDict, get_args
 
 from densekd.checks import check_choice
@@ -41,8 +43,8 @@ class TeachOptions:
         if self.epochs is not None and self.budget is not None:
             raise ValueError("Give either epochs or a budget, not both.")
         for name, value in (("epochs", self.epochs), ("image size", self.image_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"The {name} must be at least 1, not {value}.")
+            if value is not None and not (isinstance(value, Integral) and value >= 1):
+                raise ValueError(f"The {name} must be a whole number of at least 1, not {value!r}.")
         check_budget(self.budget)
         # Any other word would be taken for "add".
         check_choice("known", self.known, get_args(OnKnownClass))
@@ -57,5 +59,5 @@ class TeachOptions:
 
 def check_budget(minutes: float | None) -> None:
     """Raise unless it is a time, or not given."""
-    if minutes is not None and not 0 < minutes < float("inf"):
-        raise ValueError(f"The budget must be a number of minutes above 0, not {minutes}.")
+    if minutes is not None and not (isinstance(minutes, int | float) and 0 < minutes < math.inf):
+        raise ValueError(f"The budget must be a number of minutes above 0, not {minutes!r}.")

@@ -45,12 +45,10 @@ def quantise(content: bytes, model: Model) -> bytes:
     proto = onnx.load_from_string(content)
 
     class Batches(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.parts = iter(_calibration_images(model).split(_BATCH))
+        parts = iter(_calibration_images(model).split(_BATCH))
 
         def get_next(self) -> dict[str, Any] | None:
-            part = next(self.parts, None)
-            return None if part is None else {"pixels": part.numpy()}
+            return next(({"pixels": part.numpy()} for part in self.parts), None)
 
     with tempfile.TemporaryDirectory(prefix="densekd-int8-") as place:
         file = Path(place, "int8.onnx")

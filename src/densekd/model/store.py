@@ -181,16 +181,12 @@ class Store:
         if reason is not None:
             raise self.damaged(reason)
 
-    def ancestors(self, step: int) -> Iterator[int]:
-        """A step, its parent, and so on to the first step."""
-        return step_ancestors(self.folder, step)
-
     def before_finetuning(self, step: int) -> int:
         """The step itself, or the one that was fine-tuned to make it, unless that is lost."""
         with suppress(DamagedCheckpoint, FileNotFoundError):
-            updates = ((each, self.facts(each)["update"]) for each in self.ancestors(step))
-            taught = (each for each, update in updates if not update_from_json(update).finetuned)
-            return next(taught, step)
+            for each in step_ancestors(self.folder, step):
+                if not update_from_json(self.facts(each)["update"]).finetuned:
+                    return each
         return step
 
     def commit(self, prepared: Path, step: int) -> None:
@@ -201,12 +197,8 @@ class Store:
         place.parent.mkdir(exist_ok=True)
         os.replace(prepared, place)
         sync_folder(place.parent)
-        self.point(Pointer(step, step + 1))
+        write_pointer(self.folder, Pointer(step, step + 1))
         shutil.rmtree(self.pending, ignore_errors=True)
-
-    def point(self, pointer: Pointer) -> None:
-        """Change the current step, atomically."""
-        write_pointer(self.folder, pointer)
 
     @property
     def pending(self) -> Path:
@@ -261,7 +253,7 @@ class Store:
             pointer = self.pointer()
             if pointer is not None:
                 if read_pointer(self.folder) is None:
-                    self.point(pointer)
+                    write_pointer(self.folder, pointer)
                 self._finish_commit(pointer)
             if self.erasing.exists() and not to_erase:
                 raise ValueError(

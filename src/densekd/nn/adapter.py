@@ -10,10 +10,6 @@ from densekd.checks import first_line
 from densekd.nn.network import Backbone, Features
 from densekd.parts import OwnPartError, explain_errors, line_of, spoken
 
-# The height and width of the zero image that tells how many features a module returns, if that of
-# the images isn't known.
-_TRIAL = (32, 32)
-
 
 class _WrongOutput(ValueError):
     """A module returns something else than features."""
@@ -25,7 +21,7 @@ class BackboneAdapter(nn.Module):
     Args:
         module: returns features ``[B, D]``, or maps ``[B, D, H, W]`` that are then averaged.
         width: D; unless given, found by running the module on an image.
-        size: the height and width of that image.
+        size: the height and width of that image; by default 32 x 32.
     """
 
     def __init__(
@@ -34,7 +30,7 @@ class BackboneAdapter(nn.Module):
         super().__init__()
         self.module = module
         self.finds_width = width is None
-        self.width = _try(self, size or _TRIAL).shape[1] if width is None else width
+        self.width = _try(self, size).shape[1] if width is None else width
 
     def forward(self, images: Tensor) -> Features:
         """``[B, 3, H, W]`` to pooled features ``[B, D]``, and the map if there is one."""
@@ -60,7 +56,7 @@ def width_at(backbone: Any, size: tuple[int, int] | None = None) -> int:
     finds = getattr(backbone, "finds_width", False)
     if type(backbone).__module__.startswith("densekd.") and not finds:
         return int(backbone.width)
-    features = _try(backbone, size or _TRIAL).shape[1]
+    features = _try(backbone, size).shape[1]
     if features != backbone.width and not finds:
         raise ValueError(f"A backbone says its width is {backbone.width}, but it has {features}.")
     return features
@@ -104,17 +100,16 @@ def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) 
     try:
         backbone = as_backbone(made, size)
         width_at(backbone, size)
-    except OwnPartError:
-        raise
     except ValueError as error:
         raise OwnPartError(f"{name} can't be used: {first_line(error)}.") from error
     return backbone
 
 
-def _try(backbone: Any, size: tuple[int, int]) -> Tensor:
-    """The features of a zero image, ``[1, D]``."""
+def _try(backbone: Any, size: tuple[int, int] | None) -> Tensor:
+    """The pooled features of a zero image, ``[1, D]``."""
+    height, width = size or (32, 32)
     parameter = next(backbone.parameters(), torch.empty(0))
-    images = torch.zeros(1, 3, *size, device=parameter.device, dtype=parameter.dtype)
+    images = torch.zeros(1, 3, height, width, device=parameter.device, dtype=parameter.dtype)
     was_training = backbone.training
     # Otherwise the trial would change the running statistics of batch norm.
     backbone.eval()
@@ -124,7 +119,6 @@ def _try(backbone: Any, size: tuple[int, int]) -> Tensor:
     except _WrongOutput:
         raise
     except Exception as error:
-        height, width = size
         raise ValueError(
             f"The backbone can't take images of {height} x {width} pixels "
             f"({type(error).__name__}{line_of(error)}: {first_line(error)}); change it, or state "
@@ -132,11 +126,6 @@ def _try(backbone: Any, size: tuple[int, int]) -> Tensor:
         ) from error
     finally:
         backbone.train(was_training)
-    return _checked(features)
-
-
-def _checked(features: Any) -> Tensor:
-    """The pooled features of one image, ``[1, D]``."""
     pooled = getattr(features, "pooled", None)
     if not isinstance(pooled, Tensor):
         given = type(features if pooled is None else pooled).__name__

@@ -26,6 +26,8 @@ _NOISE = 0.01
 class Classifier(nn.Module):
     """Base class: a block of weights ``[classes, D]`` for each task, D being ``width``."""
 
+    proxies = 1  # rows of a block for each class
+
     def __init__(self, width: int) -> None:
         super().__init__()
         if width < 1:
@@ -36,7 +38,7 @@ class Classifier(nn.Module):
     @property
     def sizes(self) -> tuple[int, ...]:
         """The number of classes of each task."""
-        return tuple(len(block) for block in self.blocks)
+        return tuple(len(block) // self.proxies for block in self.blocks)
 
     @property
     def classes(self) -> int:
@@ -175,11 +177,6 @@ class ProxyClassifier(Classifier):
             raise ValueError(f"A class can't have {proxies} proxies, it needs at least one.")
         self.proxies = proxies
         self.eta = nn.Parameter(torch.ones(()))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of classes of each task."""
-        return tuple(len(block) // self.proxies for block in self.blocks)
 
     def forward(self, features: Tensor) -> Tensor:
         """``[B, D]`` to logits ``[B, classes]``."""

@@ -191,7 +191,11 @@ def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
         given = {}
     vision = getattr(config, "vision_config", config)
     size = _size(given.get("crop_size") or given.get("size") or getattr(vision, "image_size", None))
-    if not given.get("do_normalize", True) or "image_mean" not in given:
+    if not given.get("do_normalize", True):
+        # It takes pixels from 0 to 1, or as they are.
+        std = 1.0 if given.get("do_rescale", True) else 1 / 255
+        return Preprocessing(size, (0.0, 0.0, 0.0), (std, std, std))
+    if "image_mean" not in given:
         return Preprocessing(size)
     return Preprocessing(size, tuple(given["image_mean"]), tuple(given["image_std"]))
 

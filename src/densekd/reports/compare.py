@@ -6,7 +6,7 @@ from typing import Any, overload
 
 from densekd.checks import escape_controls, html_table
 from densekd.config.settings_tree import flat
-from densekd.files import write_atomically
+from densekd.files import expand_home, write_atomically
 from densekd.reports.charts import Chart, Series, draw_figures
 from densekd.reports.figures import curve
 from densekd.reports.labels import run_labels
@@ -46,7 +46,7 @@ def compare(*folders: Path | str) -> "Comparison":
         finetune ...
         gkd ...
     """
-    return Comparison(finished_runs(*(Path(folder) for folder in folders or ("runs",))))
+    return Comparison(finished_runs(*map(expand_home, folders or ("runs",))))
 
 
 class Comparison(Sequence[Mapping[str, Any]]):
@@ -102,7 +102,7 @@ class Comparison(Sequence[Mapping[str, Any]]):
                 Chart("", title, "", "classes seen", "accuracy on test images, %", series)
             )
         places = {label: place for place, (label, _) in enumerate(self.runs)}
-        file = Path(file)
+        file = expand_home(file)
         ending = file.suffix.removeprefix(".") or "png"
         write_atomically(file, draw_figures(charts, places, [ending])[ending])
 

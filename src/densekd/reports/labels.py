@@ -38,8 +38,9 @@ class Protocol:
     @classmethod
     def of(cls, settings: FlatSettings) -> "Protocol":
         """The protocol of a run."""
-        tasks, memory = _tasks(settings), _memory(settings)
-        return cls(data_words(settings), tasks, memory, shortened_schedule(settings))
+        first = settings.get("scenario.first")
+        tasks = _division(settings) + (f", first {many(first, 'task')}" if first else "")
+        return cls(data_words(settings), tasks, _memory(settings), shortened_schedule(settings))
 
     @property
     def label(self) -> str:
@@ -69,11 +70,6 @@ def data_words(settings: FlatSettings) -> str:
     if held := settings.get("data.validation"):
         known.append(f"{100 * held:.3g} % held out")
     return ", ".join([source, *known])
-
-
-def _tasks(settings: FlatSettings) -> str:
-    first = settings.get("scenario.first")
-    return _division(settings) + (f", first {many(first, 'task')}" if first else "")
 
 
 def _division(settings: FlatSettings) -> str:

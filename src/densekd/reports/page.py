@@ -60,13 +60,10 @@ def render_page(contents: Contents) -> bytes:
     methods = {method: i for i, method in enumerate(contents.methods)}
     figures = {section.name: section.figures() for section in contents.sections}
     drawn = [chart for own in figures.values() for _, charts in own.values() for chart in charts]
-    charts = [chart for chart in drawn if isinstance(chart, Chart)]
-    maps = [chart for chart in drawn if isinstance(chart, HeatMap)]
     data = {
         "methods": contents.methods,
         "protocols": contents.protocols,
-        "charts": [_with_indices(chart, methods) for chart in charts],
-        "maps": [_with_indices(chart, methods) for chart in maps],
+        "figures": [_with_indices(chart, methods) for chart in drawn],
     }
     # Numbered, because folder names may repeat; the table of runs has those in the same order.
     anchors = [(run.folder.name, f"run-{i}") for i, (run, _) in enumerate(contents.runs)]
@@ -76,7 +73,7 @@ def render_page(contents: Contents) -> bytes:
         contents=contents,
         protocols={protocol: i for i, protocol in enumerate(contents.protocols)},
         figures=figures,
-        places={chart: i for kind in (charts, maps) for i, chart in enumerate(kind)},
+        places={chart: i for i, chart in enumerate(drawn)},
         links=group_by(anchors, lambda each: each[0]),
         cell_parts=cell_parts,
         cell_value=cell_value,

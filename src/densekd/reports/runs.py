@@ -41,7 +41,12 @@ class RunRecord:
     config: dict[str, Any]  # its settings as stored
     steps: Sequence[dict[str, Any]]  # the records of the tasks learned so far
     result: dict[str, Any] | None  # the content of result.json; None if unfinished
-    flatness: dict[str, Any] | None  # the content of flatness.json, if any
+
+    @cached_property
+    def flatness(self) -> dict[str, Any] | None:
+        """The content of its flatness.json, if any."""
+        consequence = "It is left out; `densekd flatness` measures it again."
+        return read_or_warn(load_flatness, self.folder, consequence)
 
     @cached_property
     def settings(self) -> FlatSettings:
@@ -197,7 +202,7 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
     for place in places:
         if not place.is_dir():
             raise ValueError(f"There is no folder {place}; name one that `densekd run` made.")
-        inside = [place, *sorted(path for path in place.iterdir() if path.is_dir())]
+        inside = [_with_name(place), *sorted(path for path in place.iterdir() if path.is_dir())]
         sweeps += filter(_is_sweep, sorted(place.glob("sweeps/*")))
         if _is_sweep(place):
             sweeps.append(place)
@@ -227,6 +232,11 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
     )
 
 
+def _with_name(folder: Path) -> Path:
+    """A path to the folder that ends with its name, by which a run is shown: not ``.``."""
+    return Path(os.path.abspath(folder)) if folder.name in ("", "..") else folder
+
+
 def folder_of(sweep: Path, job: Mapping[str, Any]) -> Path:
     """The run folder of a job in a sweep's record: beside the folder of all sweeps."""
     # A path such as ``.`` has no parent.
@@ -245,20 +255,23 @@ def _read(folder: Path) -> AnyRun | None:
         ValueError: it can't be read, or has a link that leads out of it.
     """
     check_links(folder)
-    result = read_result(folder)
-    if result is not None and result.get("kind") == "compression":
-        return CompressionRun(folder, result)
-    consequence = "It is left out; `densekd flatness` measures it again."
-    flatness = read_or_warn(load_flatness, folder, consequence)
-    if result is not None:
-        return RunRecord(folder, result["config"], result["steps"], result, flatness)
     file = folder / "config.toml"
-    if not file.exists():
-        return None
+    if (run := finished_run(folder)) is not None or not file.exists():
+        return run
     config = read_toml(file, sealed=True)
     if not (is_tree(config) and CONFIG(config)):
         raise DamagedFile(f"{file} doesn't have the settings of a run.")
-    return RunRecord(folder, config, _steps(folder), None, flatness)
+    return RunRecord(folder, config, _steps(folder), None)
+
+
+def finished_run(folder: Path) -> AnyRun | None:
+    """The run or compression in a folder; None if it isn't finished."""
+    result = read_result(folder)
+    if result is None:
+        return None
+    if result.get("kind") == "compression":
+        return CompressionRun(folder, result)
+    return RunRecord(folder, result["config"], result["steps"], result)
 
 
 def _steps(folder: Path) -> Sequence[dict[str, Any]]:

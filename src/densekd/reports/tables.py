@@ -213,7 +213,7 @@ def _markdown(text: str) -> str:
     return escape_controls(text.translate(_MARKDOWN))
 
 
-def _csv(cell: str | float | Summary | None) -> str | float | Summary | None:
+def _csv(cell: Cell) -> Cell:
     """A cell for CSV: numbers as they are, also those written as text; names as harmless text."""
     if not isinstance(cell, str) or _is_number(cell):
         return cell

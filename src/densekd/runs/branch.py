@@ -17,10 +17,7 @@ from densekd.training.learner import Learner
 def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> State:
     """The checkpoint that a branch begins with, which no longer needs the parent.
 
-    Args:
-        start: where the parent is.
-        scenario: the tasks of the branch.
-        learner: an untrained learner of the branch; it takes over what was learned.
+    An untrained ``learner`` of the branch takes over what was learned.
 
     Raises:
         ValueError: the parent has no such step, its settings or data are different, or the

@@ -69,7 +69,7 @@ def check_run(folder: Path) -> RunCheck:
     if not is_run_folder(folder):
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
     wrong = _wrong_places(folder)
-    problems, unreadable, intact, damaged = [*wrong.values()], [*wrong], 0, set[str]()
+    problems, unreadable, intact = [*wrong.values()], [*wrong], 0
     for part in _parts(folder):
         if any(place in wrong for file in part.files for place in (file, *file.parents)):
             continue
@@ -79,10 +79,9 @@ def check_run(folder: Path) -> RunCheck:
         except (ValueError, FileNotFoundError) as error:
             problems.append(str(error))
             unreadable += [file for file in part.files if file.exists()]
-            damaged.add(part.files[0].name)
     result: Literal["intact", "damaged", "missing"] = "missing"
     if os.path.lexists(folder / RESULT_FILE):
-        result = "damaged" if RESULT_FILE in damaged or folder / RESULT_FILE in wrong else "intact"
+        result = "damaged" if folder / RESULT_FILE in unreadable else "intact"
     shared = any((folder / name).exists() for name in ("experiment.toml", "trained.json"))
     return RunCheck(tuple(problems), tuple(unreadable), intact, None if shared else result)
 

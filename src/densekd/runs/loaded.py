@@ -16,7 +16,7 @@ from densekd.data.scenario import Scenario
 from densekd.files import expand_home
 from densekd.metrics import Matrix
 from densekd.runs.build import make_engine, make_learner, make_scenario
-from densekd.runs.predictions import Predictions, load_predictions
+from densekd.runs.predictions import Predictions, predictions_file, read_predictions
 from densekd.runs.record import StepRecord
 from densekd.runs.result import Result
 from densekd.runs.stored import check_links, check_steps, load_result
@@ -76,7 +76,13 @@ class LoadedRun:
     def predictions(self, step: int) -> Predictions:
         """The predictions for the test images after a step; runs with ``keep_steps`` have them."""
         self._check(step)
-        return load_predictions(self.folder, step)
+        try:
+            return read_predictions(predictions_file(self.folder, step))
+        except FileNotFoundError:
+            raise ValueError(
+                f"{self.folder} has no predictions of step {step}; a run with --keep-steps writes "
+                "them."
+            ) from None
 
     def learner(self, step: int | None = None) -> Learner:
         """The learner after a step, by default the newest, on one device."""

@@ -68,12 +68,9 @@ class Logger:
 
 
 class RunLoggers(RunObserver):
-    """Passes the numbers of a run on to its loggers, each step once over all calls.
+    """Passes the numbers of a run on to its loggers, by name, each step once over all calls.
 
-    Args:
-        folder: of the run; ``loggers.json`` there has the ids and what was logged.
-        loggers: by name.
-        method: counts the epochs.
+    The file ``loggers.json`` in the run folder has their ids and what was logged.
     """
 
     def __init__(self, folder: Path, loggers: Mapping[str, Logger], method: Method) -> None:

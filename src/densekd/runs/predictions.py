@@ -38,21 +38,6 @@ def save_predictions(folder: Path, step: int, predictions: Predictions) -> None:
     write_sealed_zip(predictions_file(folder, step), content.getvalue())
 
 
-def load_predictions(folder: Path, step: int) -> Predictions:
-    """Read the predictions of a step of the run in ``folder``.
-
-    Raises:
-        ValueError: they were not kept, or the file is damaged.
-    """
-    file = predictions_file(folder, step)
-    try:
-        return read_predictions(file)
-    except FileNotFoundError:
-        raise ValueError(
-            f"{folder} has no predictions of step {step}; a run with --keep-steps writes them."
-        ) from None
-
-
 def read_predictions(file: Path) -> Predictions:
     """Read a file that `save_predictions` wrote; raises `DamagedFile` if it was changed."""
     content = read_sealed_zip(file, _MOST_BYTES)

@@ -130,8 +130,7 @@ def store_result(
 ) -> dict[str, Any]:
     """Write ``result.json``: what was reached, with settings, versions and machine.
 
-    Returns:
-        The result as it is read later, with null for NaN.
+    Returns it as it is read later, with null for NaN.
     """
     result = {
         **reached,
@@ -161,13 +160,11 @@ def commit() -> str | None:
 
     Cached, because a process runs the code that it imported, not what is edited later.
     """
-    source = Path(__file__)
     # An installed package may lie inside a checkout of something else, which doesn't track it.
-    if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    head = _git(source.parent, "rev-parse", "HEAD")
-    package = str(Path(densekd.__file__).parent)
-    changed = _git(source.parent, "diff", "--quiet", "HEAD", "--", package) is None
+    head = _git("rev-parse", "HEAD")
+    changed = _git("diff", "--quiet", "HEAD", "--", ".") is None
     return head and head + ("+" if changed else "")
 
 
@@ -178,14 +175,14 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "memory": _memory(),
+        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "accelerator": torch.cuda.get_device_name(device) if cuda else other,
     }
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of git; None if it fails or isn't installed."""
-    command = ["git", "-C", str(folder), *arguments]
+def _git(*arguments: str) -> str | None:
+    """The output of git in the package's folder; None if it fails or isn't installed."""
+    command = ["git", "-C", str(Path(densekd.__file__).parent), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -200,13 +197,6 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(names), platform.processor() or platform.machine())
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system has these
-        return None
 
 
 def _from_json(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The result of a finished run, as an object to read, to plot and to show in a notebook."""
 
+import copy
 import html
-import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -54,8 +54,7 @@ class Result(Mapping[str, Any]):
     @property
     def record(self) -> dict[str, Any]:
         """A copy of the content of ``result.json``."""
-        copy: dict[str, Any] = json.loads(json.dumps(self._record))
-        return copy
+        return copy.deepcopy(self._record)
 
     @property
     def folder(self) -> Path:

@@ -21,13 +21,7 @@ from densekd.config.own_parts import (
     own_references,
     write_code,
 )
-from densekd.config.schema import (
-    CommonConfig,
-    Config,
-    StartConfig,
-    as_toml,
-    as_tree,
-)
+from densekd.config.schema import CommonConfig, Config, StartConfig, as_toml, as_tree
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits
 from densekd.data.scenario import Task
@@ -73,15 +67,9 @@ def run_folder(config: Config, out: Path) -> Path:
 
 
 def run_config(config: Config, out: Path, observer: RunObserver | None = None) -> dict[str, Any]:
-    """Learn all tasks, or those that are left. The result of a finished run is only read.
+    """Learn all tasks, or those that are left, in a folder in ``out``, and return its result.
 
-    Args:
-        config: the settings.
-        out: the folder that holds the run folders.
-        observer: receives progress, and can stop the run.
-
-    Returns:
-        The content of ``result.json``.
+    The result of a finished run is only read.
 
     Raises:
         Stopped: if the observer stopped it; the next call resumes it.
@@ -200,9 +188,11 @@ class _Run:
 
     def _learn(self, task: Task) -> None:
         self.observer.training(task.number, task.classes)
-        first = task.number == 0
-        transfer = math.nan if first else forward_transfer(self.learner, self.untrained, task)
-        learned = self._base(task) if first else self._increment(task)
+        if task.number == 0:
+            transfer, learned = math.nan, self._base(task)
+        else:
+            transfer = forward_transfer(self.learner, self.untrained, task)
+            learned = self._train(task, self._epochs(task), self.folder)
         self._record(task, learned, transfer)
         self.watching.evaluated(self.records[-1])
 
@@ -238,11 +228,6 @@ class _Run:
             self.learned.save(start.after - 1, state)
         self.engine.broadcast(True)  # other ranks wait until it is there
 
-    def _observers(self, *folders: Path) -> RunObserver:
-        """Those who watch training; the first rank writes losses to all folders."""
-        writers = [EpochLog(self.learner.method, *folders)] if self.engine.first else []
-        return RunObservers(self.watching, *writers)
-
     def _base(self, task: Task) -> Learned:
         """Train the base task, or load it if a run with the same base settings trained it."""
         settings = base_settings(self.config, len(task.classes))
@@ -256,15 +241,13 @@ class _Run:
             self.loggers.catch_up(folder)
             if self.engine.first:
                 copy_epochs(folder, self.folder)
-            return self.learner.learn(
-                task,
-                callback=self._observers(self.folder, folder),
-                checkpoints=Checkpoints(folder),
-            )
+            return self._train(task, Checkpoints(folder), self.folder, folder)
 
-    def _increment(self, task: Task) -> Learned:
-        callback = self._observers(self.folder)
-        return self.learner.learn(task, callback=callback, checkpoints=self._epochs(task))
+    def _train(self, task: Task, checkpoints: Checkpoints, *folders: Path) -> Learned:
+        """Train on a task; the first rank writes the losses to all folders."""
+        writers = [EpochLog(self.learner.method, *folders)] if self.engine.first else []
+        callback = RunObservers(self.watching, *writers)
+        return self.learner.learn(task, callback=callback, checkpoints=checkpoints)
 
     def _epochs(self, task: Task) -> Checkpoints:
         return Checkpoints(self.folder / "epochs" / f"{task.number:03d}")

@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -171,11 +171,7 @@ def _totals(result: Mapping[str, Any] | None) -> dict[str, float]:
     return {k: x for k, x in (result or {}).items() if isinstance(x, int | float)}
 
 
-_KNOWN: dict[str, Callable[[], Logger]] = {
-    "tensorboard": TensorBoardLogger,
-    "wandb": WandbLogger,
-    "mlflow": MlflowLogger,
-}
+_KNOWN = {kind.name: kind for kind in (TensorBoardLogger, WandbLogger, MlflowLogger)}
 
 
 def make_loggers(names: Sequence[str] | None) -> dict[str, Logger]:

@@ -75,6 +75,7 @@ _BODY: dict[str, Any] = {
         "content": {"multipart/form-data": {"schema": _FILES}, "image/*": _BINARY},
     }
 }
+_HANDLED = (RefusedRequest, UnavailableModel, HTTPException, RequestValidationError, Exception)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer} for status in (400, 401, 403, 408, 413, 422, 503)
 }
@@ -84,7 +85,12 @@ def make_api(predictor: BatchPredictor, limits: RequestLimits) -> fastapi.FastAP
     """The API of a model, without any control of who may use it."""
     # The pages that FastAPI makes of /openapi.json load their scripts from another server.
     api = fastapi.FastAPI(
-        title="densekd serve", version=__version__, docs_url=None, redoc_url=None, responses=_ERRORS
+        title="densekd serve",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        responses=_ERRORS,
+        exception_handlers=dict.fromkeys(_HANDLED, _answer_error),
     )
     receiver = ImageReceiver(limits)
 
@@ -111,7 +117,6 @@ def make_api(predictor: BatchPredictor, limits: RequestLimits) -> fastapi.FastAP
         """Whether the model can predict; needs no token."""
         return ServerHealth(status="ok", step=predictor.model.open().step)
 
-    _answer_errors_as_json(api)
     return api
 
 
@@ -128,27 +133,16 @@ def _shown(image: SentImage, found: StepPrediction | BaseException) -> ImagePred
     )
 
 
-def _answer_errors_as_json(api: fastapi.FastAPI) -> None:
-    def answer(status: int, error: str) -> JSONResponse:
-        return JSONResponse({"error": error}, status)
-
-    @api.exception_handler(RefusedRequest)
-    def refused(_: fastapi.Request, error: RefusedRequest) -> JSONResponse:
-        return answer(error.status, error.reason)
-
-    @api.exception_handler(HTTPException)
-    def no_such_path(_: fastapi.Request, error: HTTPException) -> JSONResponse:
-        return answer(error.status_code, f"{error.detail}; /openapi.json describes the API.")
-
-    @api.exception_handler(RequestValidationError)
-    def invalid(_: fastapi.Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        return answer(422, f"{first['loc'][-1]}: {first['msg']}.")
-
-    @api.exception_handler(UnavailableModel)
-    def no_model(_: fastapi.Request, error: UnavailableModel) -> JSONResponse:
-        return answer(503, str(error))
-
-    @api.exception_handler(Exception)
-    def unexpected(_: fastapi.Request, error: Exception) -> JSONResponse:
-        return answer(500, f"Unexpected error: {type(error).__name__}.")
+async def _answer_error(_: fastapi.Request, error: Exception) -> JSONResponse:
+    status, reason = 500, f"Unexpected error: {type(error).__name__}."
+    match error:
+        case RefusedRequest():
+            status, reason = error.status, str(error)
+        case UnavailableModel():
+            status, reason = 503, str(error)
+        case HTTPException():  # there is no such path
+            status, reason = error.status_code, f"{error.detail}; /openapi.json describes the API."
+        case RequestValidationError():
+            first = error.errors()[0]
+            status, reason = 422, f"{first['loc'][-1]}: {first['msg']}."
+    return JSONResponse({"error": reason}, status)

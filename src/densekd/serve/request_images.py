@@ -30,7 +30,7 @@ class RefusedRequest(Exception):
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
-        self.status, self.reason = status, reason
+        self.status = status
 
 
 class SentImage(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from densekd.config.settings_tree import flat, given, override, read_toml
+from densekd.config.settings_tree import flat, given, override, parse_toml, read_text
 from densekd.parts import is_reference, short_name
 from densekd.sweeps.search import Parameter, Search, check_names, distinct, read_search
 
@@ -76,6 +76,7 @@ class Experiment:
     figures: tuple[str, ...]
     targets: tuple[Target, ...]  # the paper's numbers
     search: Search | None = None  # the hyper-parameters that are tried at each point of the grid
+    text: str = ""  # of the file
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -109,40 +110,31 @@ class Experiment:
 
         With ``tasks``, by how well the first tasks are learned.
         """
+        keys = [keys] if isinstance(keys, str) else keys
         if not keys and tasks is None:
             return self
-        search = self.search
-        if keys:
-            if search is not None and search.kind != "grid":
-                raise ValueError(f"The search of {self.name} is {search.kind}; leave --pick out.")
-            check_names("an axis that can be picked", keys, self._pickable())
-            parameters = {} if search is None else dict(search.parameters)
-            parameters |= {key: Parameter(self.grid[key]) for key in keys}
-            search = dataclasses.replace(search or Search("grid", {}), parameters=parameters)
-        if search is None:
+        if not keys and self.search is None:
             raise ValueError("The first tasks are for a pick; say of what by --pick KEY.")
-        search = search if tasks is None else dataclasses.replace(search, tasks=tasks)
+        search = self.search or Search("grid", {})
+        if keys and search.kind != "grid":
+            raise ValueError(f"The search of {self.name} is {search.kind}; leave --pick out.")
+        shown = (self.rows, self.columns, "seed", "scenario.order", "method.name")
+        pickable = [key for key in self.grid if key not in shown]
+        check_names("an axis that can be picked", keys, pickable)
+        parameters = {**search.parameters, **{key: Parameter(self.grid[key]) for key in keys}}
+        tasks = search.tasks if tasks is None else tasks
+        search = dataclasses.replace(search, parameters=parameters, tasks=tasks)
         grid = {key: values for key, values in self.grid.items() if key not in keys}
         return dataclasses.replace(self, grid=grid, search=search)
 
-    def _pickable(self) -> list[str]:
-        shown = (self.rows, self.columns, "seed", "scenario.order", "method.name")
-        return [key for key in self.grid if key not in shown]
-
-    def with_axes(self, assignments: Sequence[str]) -> "Experiment":
-        """Replace or add the values of some keys, such as ``scenario.steps=5,10``."""
-        grid = dict(self.grid)
-        for assignment in assignments:
-            key, equals, text = assignment.partition("=")
-            values = _values(text) if text.strip() else ()
-            if not equals or not key.strip() or not values:
-                raise ValueError(
-                    f"An axis is written KEY=VALUE,VALUE, such as seed=1,2,3, not {assignment!r}."
-                )
-            if key.strip() in self.searched:
-                raise ValueError(f"{key.strip()} is searched; change it in the section search.")
-            grid[key.strip()] = values
-        return dataclasses.replace(self, grid=grid)
+    def with_axes(self, axes: Mapping[str, list[Any]] | Sequence[str]) -> "Experiment":
+        """Replace or add the values of some keys; as texts, such as ``scenario.steps=5,10``."""
+        axes = axes if isinstance(axes, Mapping) else dict(map(_parse_axis, axes))
+        for key in axes:
+            if key in self.searched:
+                raise ValueError(f"{key} is searched; change it in the section search.")
+        grid = {key: _axis(key, values) for key, values in axes.items()}
+        return dataclasses.replace(self, grid={**self.grid, **grid})
 
 
 def read_experiment(file: Path, *, sealed: bool = False) -> Experiment:
@@ -153,11 +145,12 @@ def read_experiment(file: Path, *, sealed: bool = False) -> Experiment:
     Raises:
         ValueError: one sentence that names the file, the key and its valid values.
     """
-    tree = read_toml(file, sealed=sealed)
+    text = read_text(file, sealed=sealed)
+    tree = parse_toml(file, text)
     # A sweep keeps a copy in a folder that has the experiment's name.
     name = file.absolute().parent.name if file.name == "experiment.toml" else file.stem
     try:
-        return _experiment(name, tree)
+        return dataclasses.replace(_experiment(name, tree), text=text)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -254,11 +247,16 @@ def _axis(key: str, values: Any) -> tuple[Any, ...]:
     return distinct(values)
 
 
-def _values(text: str) -> tuple[Any, ...]:
-    """Parse values separated by commas, or a TOML list."""
+def _parse_axis(assignment: str) -> tuple[str, list[Any]]:
+    """The key of an axis, and its values, which commas separate unless they are a TOML list."""
+    key, equals, text = assignment.partition("=")
     whole = _value(text)
-    found = whole if isinstance(whole, list) else [_value(part) for part in text.split(",")]
-    return distinct(found)
+    values = whole if isinstance(whole, list) else [_value(part) for part in text.split(",")]
+    if not equals or not key.strip() or not text.strip() or not values:
+        raise ValueError(
+            f"An axis is written KEY=VALUE,VALUE, such as seed=1,2,3, not {assignment!r}."
+        )
+    return key.strip(), values
 
 
 def _value(text: str) -> Any:

@@ -47,8 +47,7 @@ class SweepJob:
     kind: JobKind
     point: Mapping[str, Any]  # its values on the axes, by dotted key
     tree: Mapping[str, Any]  # its settings
-    out: Path  # holds run folders
-    folder: Path  # its own
+    folder: Path
     shares: str  # stands for its base or teacher; jobs with the same value share it
     figures: tuple[str, ...]  # drawn from it; some need more than the run
 
@@ -299,4 +298,4 @@ def _job(
         known = [base_settings(config, 0), base_classes, str(scenario.tasks)]
         folder, shares = run_folder(config, out), digest(known)
     kind, figures = experiment.kind, experiment.figures
-    return SweepJob(kind, point, plain(tree), out, folder, shares, figures)
+    return SweepJob(kind, point, plain(tree), folder, shares, figures)

@@ -129,7 +129,7 @@ def check_names(what: str, names: Collection[str], known: Collection[str]) -> No
 def proposal(name: str, known: Collection[str]) -> str:
     """The end of a sentence about a wrong name: the nearest of the known ones, or all of them."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}."
 
 
 def distinct(values: Sequence[Any]) -> tuple[Any, ...]:

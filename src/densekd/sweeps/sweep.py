@@ -154,8 +154,8 @@ def validation_of(job: SweepJob) -> float | None:
 
 
 @contextmanager
-def sweep_folder(sweep: SweepPlan, text: str) -> Iterator[None]:
-    """Lock a sweep's folder and keep a copy of the experiment file, ``text``, in it.
+def sweep_folder(sweep: SweepPlan) -> Iterator[None]:
+    """Lock a sweep's folder and keep a copy of the experiment file in it.
 
     Raises:
         Busy: if another process works in the folder.
@@ -171,7 +171,7 @@ def sweep_folder(sweep: SweepPlan, text: str) -> Iterator[None]:
                 f"{file} has other settings than {sweep.experiment.name} has now, and one table "
                 "can't show both; rename the experiment, or give another --out."
             )
-        write_sealed_text(file, text)
+        write_sealed_text(file, sweep.experiment.text)
         yield
 
 
@@ -190,29 +190,24 @@ class JobQueue:
     def __init__(self, jobs: Sequence[SweepJob]) -> None:
         self.waiting = list(jobs)
         self.running: list[SweepJob] = []
-        self._training: set[str] = set()
         self._trained: set[str] = set()
 
     def next(self) -> SweepJob | None:
         """Take a job whose base no other job is training; None if there is none."""
-        ready = [job for job in self.waiting if job.waits_for not in self._training]
+        training = {job.waits_for for job in self.running} - self._trained
+        ready = [job for job in self.waiting if job.waits_for not in training]
         job = min(ready, key=lambda job: job.waits_for in self._trained, default=None)
         if job is not None:
             self.waiting.remove(job)
             self.running.append(job)
-            if job.waits_for not in self._trained:
-                self._training.add(job.waits_for)
         return job
 
     def note(self, job: SweepJob, event: JobEvent) -> None:
         """Update the queue after an event of a job."""
-        ended = isinstance(event, get_args(JobEnd))
-        if ended:
+        if isinstance(event, get_args(JobEnd)):
             self.running.remove(job)
         if isinstance(event, JobDone) or (isinstance(event, JobProgress) and event.shared):
             self._trained.add(job.waits_for)
-        if ended or job.waits_for in self._trained:
-            self._training.discard(job.waits_for)
 
 
 class _WorkerPool(Protocol):
@@ -253,12 +248,9 @@ class SweepObserver:
 
 
 def carry_out(record: SweepRecord, pool: _WorkerPool, observer: SweepObserver) -> bool:
-    """Run the unfinished jobs of a sweep, and record how each ended.
+    """Run the unfinished jobs of a sweep, and record how each ended; False if it was stopped.
 
     A search comes first; then the picked values run through all tasks, where trials didn't.
-
-    Returns:
-        False if the observer stopped it.
     """
     search = record.sweep.experiment.search
     if search is not None and search.kind == "optuna":

@@ -32,11 +32,11 @@ def work(job: SweepJob, channel: JobChannel) -> None:
     """Run a job, or what is left of it."""
     if job.kind == "compression":
         compression = resolve_compression(job.tree)
-        compress(compression, job.out, JobReporter(compression, channel))
+        compress(compression, job.folder.parent, JobReporter(compression, channel))
         return
     config = resolve(job.tree)
     reporter = JobReporter(config, channel)
-    run_config(config, job.out, reporter)
+    run_config(config, job.folder.parent, reporter)
     if "flatness" in job.figures:
         # The user named the code when the sweep was started.
         on_progress = stoppable(reporter.measuring, reporter)

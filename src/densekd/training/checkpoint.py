@@ -57,7 +57,13 @@ def save_state(path: Path, state: State) -> None:
     process at a time may save into a folder.
     """
     remove_leftovers(path.parent)
-    content = save({name: _to_cpu_copy(tensor) for name, tensor in state.tensors.items()})
+    content = save(
+        {
+            # Always a copy: safetensors accepts neither strided tensors nor shared memory.
+            name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, tensor in state.tensors.items()
+        }
+    )
     digest = sha256(content).hexdigest()
     facts = sealed_json({"format": _FORMAT, "facts": state.facts, "tensors": digest})
     file = _tensors_file(path, digest)
@@ -78,13 +84,14 @@ def load_state(path: Path) -> State:
     record = _read_json(path)
     file = _tensors_file(path, record["tensors"])
     try:
-        content = read_regular_file(file, _most_bytes())
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        content = read_regular_file(file, memory // 2)
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"The checkpoint {path} has lost its tensors, {file}.") from error
     except DamagedFile as error:
         raise DamagedCheckpoint(str(error)) from error
     if sha256(content).hexdigest() != record["tensors"]:
-        raise _damaged(file)
+        raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
     try:
         return State(record["facts"], dict(sorted(load(content).items())))
     except (SafetensorError, ValueError, KeyError) as error:
@@ -124,8 +131,7 @@ def remove_unused(folder: Path) -> None:
 
 def load_facts(path: Path) -> dict[str, Any]:
     """Load only the facts of a state; raises the errors of `load_state`."""
-    facts: dict[str, Any] = _read_json(path)["facts"]
-    return facts
+    return dict(_read_json(path)["facts"])
 
 
 def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -174,7 +180,7 @@ class Checkpoints:
         damaged: list[str] = []
         for number in reversed(self.numbers()):
             try:
-                state = load_state(self._path(number))
+                state = self.load(number)
             except DamagedCheckpoint as error:
                 damaged.append(str(error))
                 continue
@@ -223,17 +229,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _tensors_file(path: Path, digest: str) -> Path:
     # The digest in the name keeps new tensors from replacing those that are still needed.
     return path.with_name(f"{path.name}-{digest[:_DIGITS]}.safetensors")
-
-
-def _to_cpu_copy(tensor: Tensor) -> Tensor:
-    # Always copy: safetensors accepts neither strided tensors nor shared memory.
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _most_bytes() -> int:
-    """The most bytes of tensors that are read: half of the memory of this computer."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _damaged(file: Path) -> DamagedCheckpoint:
-    return DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")

@@ -172,14 +172,13 @@ class Engine:
 
         Bases are named by it, so what was added later is left out where it says nothing new.
         """
-        added = {"nodes": self.nodes} if self.nodes > 1 else {}
         return {
             "device": str(self.device.type),
             "devices": self.fabric.world_size,
             "precision": self.precision,
             "channels_last": self.channels_last,
             "threads": torch.get_num_threads(),
-            **added,
+            **({"nodes": self.nodes} if self.nodes > 1 else {}),
             **({"compiled": True} if self.compiles else {}),
         }
 

@@ -16,7 +16,7 @@ from densekd.data.stratify import first_of_each
 from densekd.methods.method import Predictor
 from densekd.metrics import Matrix, confusion_matrix
 from densekd.nn.network import Network
-from densekd.training.inference import cosines, extract_features, mean_directions, nearest_mean
+from densekd.training.inference import cosines, extract_features, mean_directions
 from densekd.training.learner import Learner
 
 # Enough for a mean, and few enough that it takes no time beside training.
@@ -79,16 +79,15 @@ def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
         return math.nan
     first = Split(task.train.images, task.train.labels - task.first)
     known = first_of_each(first, _IMAGES_OF_A_MEAN)
-    share = learner.settings.engine.share
-    test = task.test.take(share.of(torch.arange(len(task.test))))
+    engine = learner.settings.engine
+    test = task.test.take(engine.share.of(torch.arange(len(task.test))))
     right = []
     for network in (learner.network, untrained):
         features = normalize(extract_features(network, known, learner.settings), dim=1)
         means = mean_directions(features, known.labels, len(task.classes))
         tested = extract_features(network, test, learner.settings)
-        predicted = nearest_mean(tested, means).cpu() + task.first
+        predicted = cosines(tested, means).argmax(1).cpu() + task.first
         right.append(int((predicted == test.labels).sum()))
-    engine = learner.settings.engine
     trained, random = engine.total(torch.tensor(right, device=engine.device)).tolist()
     return float(trained - random) / len(task.test)
 

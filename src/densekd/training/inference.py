@@ -34,11 +34,9 @@ def infer(
         (out.logits.float(), out.features.float())
         for out in _outputs(network, network, data, settings, flipped)
     ]
-    if not outputs:
-        head, device = network.classifier, settings.engine.device
-        sizes = head.classes, head.width
-        return InferenceOutputs(*(torch.empty(0, size, device=device) for size in sizes))
-    return InferenceOutputs(*(torch.cat(parts) for parts in zip(*outputs, strict=True)))
+    head, device = network.classifier, settings.engine.device
+    none = torch.empty(0, head.classes, device=device), torch.empty(0, head.width, device=device)
+    return InferenceOutputs(*map(torch.cat, zip(*(outputs or [none]), strict=True)))
 
 
 def extract_features(network: Network, data: Split, settings: Settings) -> Tensor:
@@ -73,11 +71,6 @@ def mean_directions(features: Tensor, labels: Tensor, classes: int) -> Tensor:
 def cosines(features: Tensor, means: Tensor) -> Tensor:
     """Cosines of features ``[n, D]`` with unit means ``[classes, D]``: ``[n, classes]``."""
     return normalize(features, dim=1) @ means.T
-
-
-def nearest_mean(features: Tensor, means: Tensor) -> Tensor:
-    """The class ``[n]`` of the nearest unit mean, to which the cosine is the largest."""
-    return cosines(features, means).argmax(1)
 
 
 def batch_size(device: torch.device) -> int:

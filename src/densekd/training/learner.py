@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from densekd.data.augment import Augment
+from densekd.data.convert import ImageInputs, Label, as_images, as_labels, as_task
 from densekd.data.dataset import Images, image_shape
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
@@ -25,7 +26,6 @@ from densekd.seeds import Seeds
 from densekd.training import checkpoint, inference
 from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints, State, select_prefix
-from densekd.training.inputs import ImageInputs, Label, as_images, as_labels, as_task
 from densekd.training.loop import train_task
 from densekd.training.method_change import check_successor, fits_term
 from densekd.training.phases import ExternalTeacher, TaskTraining
@@ -52,7 +52,7 @@ class Learner:
     """Learns one task at a time without forgetting the earlier ones.
 
     It has scikit-learn's methods too: ``X`` is n images in any form that
-    `densekd.training.inputs.as_images` takes, and ``y`` their labels, names or whole numbers. A
+    `densekd.data.convert.as_images` takes, and ``y`` their labels, names or whole numbers. A
     class is named by the text of its label.
 
     Args:
@@ -91,6 +91,8 @@ class Learner:
         self.memory = self.spec.make_memory()
         if self.method.keeps == "everything":
             self.memory = ExemplarMemory(EVERYTHING)
+        if self.memory.quota.of(1):
+            self.method.check_replay()
         # Terms learn, such as the adaptive weight its class vectors: each learner has its own.
         self.terms = copy.deepcopy(dict(self.method.terms))
         made = self.spec.make_backbone()
@@ -129,13 +131,14 @@ class Learner:
             Diverged: a loss or a weight is no longer finite.
         """
         self._check(task)
-        if not self.classes:
-            self._set_kind(kind_by_size(min(image_shape(task.train.images))))
-        backbone, given = self.network.backbone, self.spec.settings.augment
-        if isinstance(given, InferredAugment) and not self.classes:
-            self._set_augment(given.on(task.train.images, backbone))
-        if not self.classes and not isinstance(self.spec.backbone, str):
-            self._set_width(width_at(backbone, image_shape(task.train.images)))
+        if not self.classes:  # the first images decide what depends on them
+            images, backbone = task.train.images, self.network.backbone
+            augment, shape = self.spec.settings.augment, image_shape(images)
+            self._set_kind(kind_by_size(min(shape)))
+            if isinstance(augment, InferredAugment):
+                self._set_augment(augment.on(images, backbone))
+            if not isinstance(self.spec.backbone, str):
+                self._set_width(width_at(backbone, shape))
         training = TaskTraining(
             task, self.method, self.memory, self.settings, self.network, external_teacher
         )
@@ -208,8 +211,7 @@ class Learner:
 
     def predict_proba(self, X: ImageInputs) -> NDArray[np.float32]:
         """The softmax of the scores, ``[n, classes]``; not calibrated."""
-        probabilities: NDArray[np.float32] = self._scores(X).softmax(1).cpu().numpy()
-        return probabilities
+        return np.asarray(self._scores(X).softmax(1).cpu())
 
     def score(self, X: ImageInputs, y: Iterable[Label]) -> float:
         """The accuracy on these images, from 0 to 1."""
@@ -279,10 +281,7 @@ class Learner:
         """
         if self.classes:
             raise ValueError("This learner has learned something; load into a new one.")
-        name = state.facts["method"]
-        if not change_method and name != self.method.name:
-            raise ValueError(f"This was learned by {name}, not by {self.method.name}.")
-        check_successor(self.method, state.facts)
+        check_successor(self.method, state.facts, change_method=change_method)
         # Don't change the module that the user gave.
         self.network = copy.deepcopy(self.network)
         if state.facts["sizes"]:

@@ -254,13 +254,12 @@ class _PhaseLoop:
             )
 
     def _report(self, position: Position, callback: Callback) -> None:
-        # A sum stays non-finite once one of its losses was.
         totals = torch.stack(list(position.sums.values())).tolist()
+        sums = dict(zip(position.sums, totals, strict=True))
         # Several ranks must fail together; they do when `_save` checks the weights.
         if self.engine.share.world == 1:
-            wrong = [
-                slot for slot, x in zip(position.sums, totals, strict=True) if not math.isfinite(x)
-            ]
+            # A sum stays non-finite once one of its losses was.
+            wrong = [slot for slot, x in sums.items() if not math.isfinite(x)]
             self._check(not wrong and can_scale(self.scaler), position, wrong)
         schedule, now = self.phase.schedule, time.monotonic()
         seconds, images = now - self._reported, position.images - self._images
@@ -275,7 +274,7 @@ class _PhaseLoop:
             len(self.training),
             schedule.lr_at(position.epoch),
             images / max(seconds, 1e-9),
-            {slot: x / position.batch for slot, x in zip(position.sums, totals, strict=True)},
+            {slot: x / position.batch for slot, x in sums.items()},
         )
         callback.report(report)
 
@@ -297,8 +296,9 @@ class _PhaseLoop:
             # At the end of an epoch the position is already that of the next one.
             epoch = position.epoch + bool(position.batch)
             wider = ", or engine.precision=32" if self.scaler.is_enabled() else ""
+            terms = f" (the term {', '.join(map(repr, slots))})" if slots else ""
             raise Diverged(
-                f"The loss of task {position.task + 1}{_of(slots)} stopped being finite in epoch "
+                f"The loss of task {position.task + 1}{terms} stopped being finite in epoch "
                 f"{epoch}; try a smaller learning rate or a smaller lambda_base{wider}. "
                 "What was learned before is kept."
             )
@@ -312,10 +312,6 @@ def _checked_loss(slot: str, loss: object) -> Tensor:
             given = f"shape {list(loss.shape)}" if loss.ndim else str(loss.dtype)
         raise OwnPartError(f"The term {slot!r} must return a scalar tensor of floats, not {given}.")
     return loss
-
-
-def _of(slots: Sequence[str]) -> str:
-    return f" (the term {', '.join(map(repr, slots))})" if slots else ""
 
 
 def _parameter_groups(network: Network, phase: Phase) -> dict[float, list[nn.Parameter]]:

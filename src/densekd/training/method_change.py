@@ -7,12 +7,14 @@ from densekd.methods.method import Method
 from densekd.methods.terms import Term
 
 
-def check_successor(method: Method, facts: Mapping[str, Any]) -> None:
-    """Refuse a method that can't go on from a state with these facts; see `Learner.state`.
+def check_successor(method: Method, facts: Mapping[str, Any], *, change_method: bool) -> None:
+    """Refuse a method that can't go on from a state with these facts; see `Learner.load_state`.
 
     States of earlier versions don't say what was learned with; there, only names can be compared.
     """
     name, before = method.name, facts["method"]
+    if not change_method and name != before:
+        raise ValueError(f"This was learned by {before}, not by {name}.")
     head = facts.get("head", method.head)
     if head != method.head:
         raise ValueError(

@@ -16,8 +16,6 @@ _KEPT = {
     "exp_avg_sq": "adamw.exp_avg_sq",
     "step": "adamw.step",
 }
-# torch's own second beta.
-_SECOND_BETA = 0.999
 # A scaler begins at 65536 and halves its scale at each step whose gradient isn't finite. Below
 # this, after 30 such steps in a row, no scale helps.
 _LEAST_SCALE = 1e-4
@@ -28,7 +26,7 @@ def make_optimiser(groups: Mapping[float, list[nn.Parameter]], schedule: Schedul
     parameters = [{"params": own, "factor": factor} for factor, own in groups.items()]
     lr, momentum, decay = schedule.lr, schedule.momentum, schedule.weight_decay
     if schedule.optimiser == "adamw":
-        return AdamW(parameters, lr, betas=(momentum, _SECOND_BETA), weight_decay=decay)
+        return AdamW(parameters, lr, betas=(momentum, 0.999), weight_decay=decay)
     return SGD(parameters, lr, momentum, weight_decay=decay)
 
 

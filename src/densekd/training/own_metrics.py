@@ -125,13 +125,10 @@ def _call(name: str, metric: Metric, outputs: StepOutputs) -> dict[str, float]:
     numbers = {}
     for key, number in named.items():
         number = number.item() if getattr(number, "ndim", None) == 0 else number
-        if not isinstance(key, str) or isinstance(number, bool) or not _is_number(number):
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not isinstance(key, str) or not is_number:
             raise OwnPartError(
                 f"{part} must return a number, or numbers by name, not {type(number).__name__}."
             )
         numbers[key] = float(number)
     return numbers
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)

@@ -270,5 +270,4 @@ def _split_held_out(exemplars: Split, share: float, quota: int) -> tuple[Split, 
     held = torch.tensor([held_count(min(count, quota), share) for count in counts.tolist()])
     place = torch.arange(len(exemplars)) - (counts.cumsum(0) - counts)[exemplars.labels]
     first = place < held[exemplars.labels]
-    rest, old = (exemplars.take(torch.nonzero(part).flatten()) for part in (~first, first))
-    return rest, old
+    return exemplars.take(~first), exemplars.take(first)

@@ -7,16 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from densekd.data.augment import Augment, Crop
+from densekd.data.augment import Augment
 from densekd.data.batches import default_workers
-from densekd.data.dataset import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Channels,
-    Images,
-    PixelImages,
-    channel_statistics,
-)
+from densekd.data.dataset import Channels, Images, PixelImages, image_shape, image_statistics
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.methods.defaults import default_lambda, method_defaults
 from densekd.methods.method import DataKind, Method
@@ -34,26 +27,19 @@ _PADDING = 8
 # distillation. Learners that were saved before they did have that of small images.
 _KIND: DataKind = "small"
 _MOST_EPOCHS = 10**6
+_KEPT = ("flip", "brightness", "crop")  # what any augmentation has, besides padding and statistics
 
 
 class InferredAugment(Augment):
     """An augmentation that takes mean and deviation from the first images it gets.
 
-    See `densekd.data.augment.Augment`; without a ``padding``, it is 1/8 of the images' size.
+    Args:
+        padding: in pixels; by default 1/8 of the images' size.
+        others: ``flip``, ``brightness`` and ``crop`` of `densekd.data.augment.Augment`.
     """
 
-    def __init__(
-        self,
-        *,
-        padding: int | None = None,
-        flip: bool = True,
-        brightness: float = 0.0,
-        crop: Crop = "padded",
-    ) -> None:
-        statistics = (0.5,) * 3, (0.5,) * 3
-        super().__init__(
-            *statistics, padding=padding or 0, flip=flip, brightness=brightness, crop=crop
-        )
+    def __init__(self, *, padding: int | None = None, **others: Any) -> None:
+        super().__init__((0.5,) * 3, (0.5,) * 3, padding=padding or 0, **others)
         self.by_size = padding is None
 
     def like(self, used: Augment) -> Augment:
@@ -62,13 +48,13 @@ class InferredAugment(Augment):
 
     def on(self, images: Images, backbone: object) -> Augment:
         """The augmentation for these images; a pretrained backbone brings its own statistics."""
-        mean, std = own_statistics(backbone) or _statistics(images)
-        shortest = min(images.pixels.shape[2:]) if isinstance(images, PixelImages) else images.size
-        return self._with(mean, std, shortest // _PADDING if self.by_size else self.padding)
+        mean, std = own_statistics(backbone) or image_statistics(images)
+        by_size = min(image_shape(images)) // _PADDING
+        return self._with(mean, std, by_size if self.by_size else self.padding)
 
     def _with(self, mean: Channels, std: Channels, padding: int) -> Augment:
-        kept: dict[str, Any] = {"flip": self.flip, "brightness": self.brightness}
-        return Augment(mean, std, padding=padding, crop=self.crop, **kept)
+        kept: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
+        return Augment(mean, std, padding=padding, **kept)
 
 
 @dataclass(frozen=True)
@@ -161,17 +147,11 @@ class LearnerSpec:
         return make_method(self.method, options, schedules, known.options)
 
     def make_memory(self) -> ExemplarMemory:
-        """The memory; a named baseline selects exemplars as it was published.
-
-        Raises ValueError if there will be exemplars that the method can't take.
-        """
-        name, made = self.method if isinstance(self.method, str) else "", self.memory
-        if not isinstance(made, ExemplarMemory):
-            made = ExemplarMemory(Quota(made), method_defaults(name, _KIND).selection)
-        method = self.make_method()
-        if made.quota.of(1) or method.keeps == "everything":
-            method.check_replay()
-        return made
+        """The memory; a named baseline selects exemplars as it was published."""
+        if isinstance(self.memory, ExemplarMemory):
+            return self.memory
+        name = self.method if isinstance(self.method, str) else ""
+        return ExemplarMemory(Quota(self.memory), method_defaults(name, _KIND).selection)
 
     def describe(self) -> dict[str, Any]:
         """The parts as JSON; None for one that JSON can't hold, such as a module."""
@@ -226,7 +206,7 @@ def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
 def describe_augment(augment: Augment) -> dict[str, Any] | None:
     """The augmentation as JSON; None for a user's own class."""
-    kept = {"flip": augment.flip, "brightness": augment.brightness, "crop": augment.crop}
+    kept = {name: getattr(augment, name) for name in _KEPT}
     if type(augment) is InferredAugment:
         return {"padding": None if augment.by_size else augment.padding, **kept}
     if type(augment) is Augment:
@@ -253,9 +233,3 @@ def augment_in_use(
     if isinstance(made, InferredAugment) and not isinstance(used, InferredAugment):
         return made.like(used)
     return made
-
-
-def _statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    if isinstance(images, PixelImages):
-        return channel_statistics(images.pixels.cpu())
-    return IMAGENET_MEAN, IMAGENET_STD

@@ -39,11 +39,6 @@ _BUTTONS = """element.addEventListener("click", (event) => {
 });"""
 
 
-def style() -> str:
-    """The page's style sheet."""
-    return _resource("page.css")
-
-
 def theme() -> gr.themes.Base:
     """Gradio's theme with system fonts: its own would be fetched from the internet."""
     return gr.themes.Default(
@@ -113,15 +108,10 @@ class Page:
 
     def _connect(self) -> None:
         views: list[Any] = [
-            self.seen,
-            self.busy_timer,
-            self.header,
-            self.history,
-            self.predictions,
-            self.basket,
+            *(self.seen, self.busy_timer, self.header, self.history, self.predictions, self.basket),
+            *(self.progress, self.result, self.class_name, self.teach_button, self.stop_button),
+            *(self.tabs, self.mistakes),
         ]
-        views += [self.progress, self.result, self.class_name, self.teach_button, self.stop_button]
-        views += [self.tabs, self.mistakes]
         options = [self.minutes, self.epochs, self.known]
         events: list[tuple[Callable[..., Any], Callable[..., _Changes], list[Any]]] = [
             (self.blocks.load, self.refresh, []),

@@ -44,7 +44,9 @@ class RequestFilter:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope)
+        refusal = foreign_request(Headers(scope=scope), self.hosts)
+        if refusal is None and not _ALLOWED.fullmatch(scope["path"]):
+            refusal = "This path is not allowed."
         if refusal is None and scope["path"] == _EVENT_PATH:
             body = await _body(Request(scope, receive))
             if body is None or _names_files(body):
@@ -60,12 +62,6 @@ class RequestFilter:
             await send(message)
 
         await self.app(scope, receive, with_policy)
-
-    def _refusal(self, scope: Scope) -> str | None:
-        foreign = foreign_request(Headers(scope=scope), self.hosts)
-        if foreign is not None:
-            return foreign
-        return None if _ALLOWED.fullmatch(scope["path"]) else "This path is not allowed."
 
 
 async def _body(request: Request) -> bytes | None:

@@ -70,7 +70,7 @@ def _server(session: Session, port: int) -> "uvicorn.Server":
             "The page needs Gradio; install it with `pip install densekd[ui]`."
         ) from error
 
-    from densekd.ui.page import Page, style, theme
+    from densekd.ui.page import Page, theme
     from densekd.ui.request_filter import RequestFilter
 
     own = fastapi.FastAPI(openapi_url=None)
@@ -91,7 +91,7 @@ def _server(session: Session, port: int) -> "uvicorn.Server":
         run_history=False,
         max_file_size=_LARGEST_FILE,
         theme=theme(),
-        css=style(),
+        css_paths=Path(__file__).with_name("page.css"),
     )
     # Don't wait for connections that browsers keep open, and don't log that.
     config = uvicorn.Config(

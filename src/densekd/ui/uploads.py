@@ -1,10 +1,11 @@
 """Files that the browser sent: images, and the folders they were in. None of it is trusted."""
 
+import itertools
 import json
 import os
 import secrets
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,10 +83,9 @@ def check_class_name(name: str) -> str:
 
 def by_class(uploads: Iterable[Upload]) -> dict[str, list[Upload]]:
     """The photos of each class, sorted by name; those without a class come first, under ''."""
-    found = defaultdict[str, list[Upload]](list)
-    for upload in uploads:
-        found[upload.label].append(upload)
-    return dict(sorted(found.items()))
+    label = attrgetter("label")
+    groups = itertools.groupby(sorted(uploads, key=label), key=label)
+    return {name: list(photos) for name, photos in groups}
 
 
 def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
@@ -95,6 +95,12 @@ def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
     those that were in neither are trained on.
     """
     divided = {True, False} <= {_is_tested(upload) for upload in uploads}
+    parts = sorted({upload.label for upload in uploads} & _TESTED.keys())
+    if not divided and TRAIN in parts and len(parts) > 1:
+        raise ValueError(
+            f"Classes can't be called {' and '.join(parts)} at once, as if these were parts of a "
+            "data set; move the photos of one to a class with another name."
+        )
     for upload in uploads:
         part = ("val" if _is_tested(upload) else TRAIN,) if divided else ()
         folder = place.joinpath(*part, upload.label)

@@ -116,6 +116,13 @@ def test_a_path_is_a_value_of_the_grid(values: dict[str, Any]) -> None:
     assert done.failures == {}
 
 
+def test_nothing_and_tables_are_values_of_the_grid(values: dict[str, Any]) -> None:
+    grid: Any = {"test_per_class": [5, None], "method.options": [{"head": "linear"}]}
+    done = densekd.sweep("values.toml", grid=grid, **values)
+    assert [point["data.test_per_class"] for point in done.points] == [5, None]
+    assert done[1].settings["method"]["options"]["head"] == "linear"
+
+
 @pytest.mark.parametrize("wrong", ["gkd", 5])
 def test_the_grid_has_lists(wrong: object, values: dict[str, Any]) -> None:
     grid: Any = {"method": wrong}

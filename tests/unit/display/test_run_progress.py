@@ -13,7 +13,7 @@ from densekd.data.scenario import Scenario
 from densekd.display import output
 from densekd.display.interrupts import Interrupts
 from densekd.display.progress import Bar
-from densekd.display.run_progress import RunDisplay
+from densekd.display.run_progress import RunDisplay, run_display
 from densekd.runs.record import StepRecord
 from densekd.training.callbacks import TrainingProgress
 
@@ -72,6 +72,17 @@ def test_the_size_of_images_in_files_is_said() -> None:
     config = resolve({"data": {"source": "folder:photos"}})
     RunDisplay(console, config, Interrupts()).started(Path("runs/one"), TASKS, 0)
     assert "rdkd on folder:photos at 8 x 8 pixels with resnet18" in written(console)[0]
+
+
+def test_a_stored_result_is_told_only_if_the_run_does_not_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with run_display(CONFIG, quiet=False):
+        pass
+    assert "Already finished" in capsys.readouterr().err
+    with run_display(CONFIG, quiet=False) as display:  # such as that of a damaged result.json
+        display.started(Path("runs/one"), TASKS, len(TASKS))
+    assert "Already finished" not in capsys.readouterr().err
 
 
 def test_a_file_gets_a_line_for_what_matters() -> None:

@@ -24,7 +24,7 @@ from densekd.methods.terms import Distil, RatioWeight, Step
 from densekd.nn.classifier import LinearClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.nn.resnet import cifar_resnet
-from densekd.training.inference import nearest_mean
+from densekd.training.inference import cosines
 from densekd.training.learner import Learner
 
 import reference
@@ -159,7 +159,8 @@ def test_it_predicts_by_the_nearest_mean(trained: Learner) -> None:
     images = STEPS_OF_TWO.dataset.test.images
     seen, means = trained.infer(images), trained.class_means()
     assert means is not None
-    names = [trained.classes[rank] for rank in nearest_mean(seen.features, means).tolist()]
+    nearest = cosines(seen.features, means).argmax(1)
+    names = [trained.classes[rank] for rank in nearest.tolist()]
     by_head = [trained.classes[rank] for rank in seen.logits.argmax(1).tolist()]
     assert trained.predict(images) == names != by_head
 

@@ -13,8 +13,7 @@ from densekd.model.frozen.edit import rename_class
 from densekd.model.frozen.erase import erase
 from densekd.model.model import Model, history, undo
 from densekd.model.options import TeachOptions
-from densekd.model.pointer import Pointer, read_pointer, step_numbers
-from densekd.model.store import Store
+from densekd.model.pointer import Pointer, read_pointer, step_numbers, write_pointer
 from densekd.model.teach import teach_model
 from densekd.model.trained.model import TrainedModel
 
@@ -136,9 +135,8 @@ def test_a_state_beyond_the_pointer_is_not_overwritten(
 def test_erasing_removes_what_was_set_aside(model: Path) -> None:
     if isinstance(Model.open(model), TrainedModel):
         pytest.skip("it keeps no photos")
-    store = Store(model)
     undo(model, 0)
-    store.point(Pointer(0, 1))
+    write_pointer(model, Pointer(0, 1))
     rename_class(model, "red", "crimson")
     assert (model / "set-aside").exists()
     erase(model, ["green"])

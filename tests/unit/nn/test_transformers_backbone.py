@@ -194,6 +194,7 @@ MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
         ({"size": 28}, (28, 28)),
         ({"size": {"shortest_edge": 12}}, (12, 12)),
         ({"do_normalize": False}, None),
+        ({"do_normalize": False, "do_rescale": False}, None),
     ],
 )
 def test_images_are_prepared_as_the_model_was_trained(
@@ -214,15 +215,17 @@ def test_images_are_prepared_as_the_model_was_trained(
             )
         torch.testing.assert_close(backbone(IMAGES).pooled, pooled_vit(model, images))
     own = own_statistics(backbone)
-    assert own == (None if "do_normalize" in told else (tuple(MEAN), tuple(STD)))
+    if "do_normalize" in told:
+        assert own == ((0, 0, 0), (1 / 255 if "do_rescale" in told else 1,) * 3)
+    else:
+        assert own == (tuple(MEAN), tuple(STD))
     # Both the run and the learner normalise by it.
     default = dataset().mean, dataset().std
     made = make_learner(resolve({"network": f"hf:{tmp_path}"}), default, ENGINE)
-    assert (made.settings.augment.mean, made.settings.augment.std) == (own or default)
-    if own:
-        learner = Learner(f"hf:{tmp_path}", settings=Settings(engine=ENGINE), epochs=1)
-        learner.fit(dataset(2).train.images, [0, 1] * 6)
-        assert learner.settings.augment.mean == tuple(MEAN)
+    assert (made.settings.augment.mean, made.settings.augment.std) == own
+    learner = Learner(f"hf:{tmp_path}", settings=Settings(engine=ENGINE), epochs=1)
+    learner.fit(dataset(2).train.images, [0, 1] * 6)
+    assert (learner.settings.augment.mean, learner.settings.augment.std) == own
 
 
 def test_a_pretrained_network_is_trained_and_restored(tmp_path: Path) -> None:

@@ -40,6 +40,17 @@ def test_a_sweep_is_found_by_a_path_without_parents(
         assert [each.folder for each in find_runs([Path(place)]).runs] == [run]
 
 
+def test_a_run_in_the_current_folder_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path)
+    (folder / "inside").mkdir()
+    for where, place in ((folder, "."), (folder / "inside", "..")):
+        monkeypatch.chdir(where)
+        (run,) = find_runs([Path(place)]).runs
+        assert run.folder.name == folder.name
+
+
 def test_nothing_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no run in .*; `densekd run` makes some\."):
         find_runs([tmp_path])

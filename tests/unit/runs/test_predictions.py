@@ -6,8 +6,8 @@ import pytest
 
 from densekd.runs.predictions import (
     Predictions,
-    load_predictions,
     predictions_file,
+    read_predictions,
     save_predictions,
 )
 
@@ -21,16 +21,12 @@ MADE = Predictions(
 
 def test_predictions_are_there_again(tmp_path: Path) -> None:
     save_predictions(tmp_path, 3, MADE)
-    assert predictions_file(tmp_path, 3) == tmp_path / "predictions" / "003.npz"
-    both = zip(load_predictions(tmp_path, 3), MADE, strict=True)
+    file = tmp_path / "predictions" / "003.npz"
+    assert predictions_file(tmp_path, 3) == file
+    both = zip(read_predictions(file), MADE, strict=True)
     for read, made in ((np.asarray(one), np.asarray(other)) for one, other in both):
         assert read.dtype == made.dtype
         assert (read == made).all()
-
-
-def test_predictions_that_were_not_kept(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no predictions of step 2.*--keep-steps"):
-        load_predictions(tmp_path, 2)
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
@@ -38,7 +34,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     file = predictions_file(tmp_path, 1)
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(ValueError, match=r"001\.npz is damaged"):
-        load_predictions(tmp_path, 1)
+        read_predictions(file)
 
 
 def test_a_planted_pickle_is_not_run(tmp_path: Path) -> None:
@@ -47,7 +43,7 @@ def test_a_planted_pickle_is_not_run(tmp_path: Path) -> None:
     with file.open("wb") as stream:
         np.savez(stream, **{**MADE._asdict(), "classes": np.array([print], dtype=object)})
     with pytest.raises(ValueError, match=r"can't be read"):
-        load_predictions(tmp_path, 1)
+        read_predictions(file)
 
 
 @pytest.mark.parametrize(
@@ -61,4 +57,4 @@ def test_a_forged_header_is_a_sentence(header: str, tmp_path: Path) -> None:
             content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
             archive.writestr(f"{name}.npy", content)
     with pytest.raises(ValueError, match=r"001\.npz can't be read as predictions"):
-        load_predictions(tmp_path, 1)
+        read_predictions(file)

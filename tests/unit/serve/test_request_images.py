@@ -55,7 +55,7 @@ def receive(
 def refusal(*arguments: Any, **more: Any) -> tuple[int, str]:
     with pytest.raises(RefusedRequest) as caught:
         receive(*arguments, **more)
-    return caught.value.status, caught.value.reason
+    return caught.value.status, str(caught.value)
 
 
 def test_a_form_in_pieces() -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,18 @@ def test_axes_are_replaced_and_added(tmp_path: Path) -> None:
     for wrong in ("seed", "seed=", "=1", "seed=[]"):
         with pytest.raises(ValueError, match="KEY=VALUE,VALUE"):
             experiment.with_axes([wrong])
+    tables = [{"temperature": 1.0}, {"temperature": 2.0}]
+    grid = experiment.with_axes({"memory.per_class": [5, None], "method.options": tables}).grid
+    assert grid["memory.per_class"] == (5, None)
+    assert grid["method.options"] == tuple(tables)
+
+
+def test_a_pipe_is_read_once() -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w") as file:
+        file.write(FULL)
+    assert read_experiment(Path(f"/dev/fd/{reader}")).text == FULL
+    os.close(reader)
 
 
 def test_the_copy_that_a_sweep_keeps_has_the_name_of_its_folder(tmp_path: Path) -> None:

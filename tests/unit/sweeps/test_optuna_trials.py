@@ -33,14 +33,14 @@ MINE = Experiment(
     figures=(),
     targets=(),
     search=SEARCH,
-)
-TEXT = """
+    text="""
 title = "Mine"
 about = "About."
 settings.data.validation = 0.2
 grid = { "method.name" = ["gkd", "rdkd"], "scenario.steps" = [5], seed = [1, 2] }
 table = { rows = "method.name", columns = "scenario.steps" }
-"""
+""",
+)
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -58,7 +58,7 @@ def sweep(
 ) -> tuple[SweepRecord, ScriptedPool]:
     planned, pool = plan(made, out), ScriptedPool(script, stop_after)
     assert planned.jobs == ()
-    with sweep_folder(planned, TEXT):
+    with sweep_folder(planned):
         record = SweepRecord(planned, has_result)
         assert carry_out(record, pool, SweepObserver())
     return record, pool

@@ -59,7 +59,7 @@ def script(point: Any) -> tuple[list[float], float]:
 
 def sweep(made: Experiment, out: Path, pool: ScriptedPool) -> SweepRecord:
     planned = plan(made, out)
-    with sweep_folder(planned, TEXT):
+    with sweep_folder(planned):
         record = SweepRecord(planned, has_result)
         assert carry_out(record, pool, SweepObserver())
     return record
@@ -134,7 +134,7 @@ def test_axes_of_the_grid_become_hyper_parameters() -> None:
     assert picked.points() == made.points()
     assert made.with_pick([]) is made
     with pytest.raises(ValueError, match="seed is not an axis that can be picked; there are"):
-        made.with_pick(["seed"])
+        made.with_pick("seed")
     with pytest.raises(ValueError, match="say of what by --pick KEY"):
         made.with_pick([], tasks=3)
     drawn = dataclasses.replace(picked, search=Search("random", {"x": Parameter((1,))}, trials=2))

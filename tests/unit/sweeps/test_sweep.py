@@ -411,11 +411,11 @@ def test_a_record_that_is_cut_off_is_written_anew(tmp_path: Path) -> None:
 
 
 def test_only_one_process_works_on_a_sweep(tmp_path: Path) -> None:
-    sweep = plan(two(), tmp_path)
+    sweep = plan(two(text="first"), tmp_path)
     with (
-        sweep_folder(sweep, "first"),
+        sweep_folder(sweep),
         pytest.raises(ValueError, match="Another process is working on"),
-        sweep_folder(sweep, "second"),
+        sweep_folder(plan(two(text="second"), tmp_path)),
     ):
         pass
     assert read_sealed_text(sweep.folder / "experiment.toml", 9999) == "first"
@@ -427,13 +427,15 @@ def test_other_settings_do_not_go_into_the_same_table(tmp_path: Path) -> None:
         '[table]\nrows = "method.name"\ncolumns = "method.name"\n'
     )
     for seed in (1, 2):
-        sweep = plan(two(settings={"seed": seed}, grid={"method.name": ("gkd",)}), tmp_path)
+        grid = {"method.name": ("gkd",)}
+        experiment = two(settings={"seed": seed}, grid=grid, text=text.format(seed))
+        sweep = plan(experiment, tmp_path)
         if seed == 1:
-            with sweep_folder(sweep, text.format(1)):
+            with sweep_folder(sweep):
                 continue
         with (
             pytest.raises(ValueError, match="has other settings than four has now"),
-            sweep_folder(sweep, text.format(2)),
+            sweep_folder(sweep),
         ):
             pass
     file = tmp_path / "sweeps" / "four" / "experiment.toml"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from densekd.config.schema import resolve
 from densekd.data.augment import Augment
+from densekd.data.convert import ImageInputs, as_images
 from densekd.data.dataset import FileImages, PixelImages
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.methods.paper import DenseOptions
@@ -22,7 +23,6 @@ from densekd.nn.network import Features
 from densekd.training.callbacks import Callback, Stopped
 from densekd.training.checkpoint import save_state
 from densekd.training.engine import Engine
-from densekd.training.inputs import ImageInputs, as_images
 from densekd.training.learner import Learner, Settings
 from densekd.training.settings import InferredAugment
 

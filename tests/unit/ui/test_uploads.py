@@ -84,6 +84,16 @@ def test_train_and_val_that_are_dropped_together_stay_divided(places: tuple[Path
     assert photo.label == "train"
 
 
+def test_classes_that_would_be_parts_of_a_data_set_are_refused(places: tuple[Path, Path]) -> None:
+    inbox, kept = places
+    uploads = take_uploads(sent_files(inbox, "train/1.png", "test/2.png"), inbox, kept)
+    with pytest.raises(ValueError, match=r"called test and train at once.* another name"):
+        link_by_class(uploads, kept / "lesson")
+    uploads += take_uploads(sent_files(inbox, "all/train/cat/1.png", "all/val/cat/2.png"), *places)
+    link_by_class(uploads, kept / "divided")
+    assert set(find_images(kept / "divided").parts["train"]) == {"cat", "test", "train"}
+
+
 def test_every_photo_is_linked_to_where_it_is_found(places: tuple[Path, Path]) -> None:
     inbox, kept = places
     deep = ("deep/animals/rat/1.png", "deep/train/cat/1.png")  # without a folder to test on

@@ -2,7 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
@@ -28,11 +29,9 @@ def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> 
     The head is the one that is fitted if they were never taught. A photo is found by its content,
     so the file may have another name than when it was taught.
     """
-    began, store = time.monotonic(), editable_store(folder)
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget.")
-    with store.locked():
-        model = FrozenModel.open(folder)
+    with _editing(folder) as (model, began):
         gone = _class_photos(model, classes) | _file_photos(model, files)
         left = tuple(name for name in model.classes if name not in classes)
         labels = model.labels.masked_fill(gone, -1)
@@ -43,10 +42,12 @@ def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> 
 
 def rename_class(folder: Path, old: str, new: str) -> Update:
     """Make a step in which a class has another name."""
-    began, store = time.monotonic(), editable_store(folder)
-    _check_name(new)
-    with store.locked():
-        model = FrozenModel.open(folder)
+    if not is_folder_name(new):
+        raise ValueError(
+            f"A class can't be called {new!r}; choose a name without slashes, backslashes and "
+            "control characters."
+        )
+    with _editing(folder) as (model, began):
         photos = int(_class_photos(model, [old]).sum())
         if new in model.classes:
             raise ValueError(
@@ -60,9 +61,7 @@ def rename_class(folder: Path, old: str, new: str) -> Update:
 
 def merge_classes(folder: Path, name: str, into: str) -> Update:
     """Make a step in which the photos of the class ``name`` are photos of the class ``into``."""
-    began, store = time.monotonic(), editable_store(folder)
-    with store.locked():
-        model = FrozenModel.open(folder)
+    with _editing(folder) as (model, began):
         photos = int(_class_photos(model, [name]).sum())
         _class_photos(model, [into])
         if name == into:
@@ -85,11 +84,9 @@ def correct_photos(folder: Path, corrections: Sequence[Correction]) -> Update:
 
     Raises ValueError if a photo isn't there, or if a class would have no photo left.
     """
-    began, store = time.monotonic(), editable_store(folder)
     if not corrections:
         raise ValueError("There are no such photos to correct; choose again.")
-    with store.locked():
-        model = FrozenModel.open(folder)
+    with _editing(folder) as (model, began):
         classes, labels = model.classes, model.labels.clone()
         places = defaultdict[tuple[bytes, str], list[int]](list)
         rows = zip(model.photos.hashes.numpy(), labels.tolist(), strict=True)
@@ -104,6 +101,14 @@ def correct_photos(folder: Path, corrections: Sequence[Correction]) -> Update:
         _check_left(model, classes, labels)
         edit = Edit("corrected", (), int((labels != model.labels).sum()))
         return commit_edit(model, edit, began, classes, labels)
+
+
+@contextmanager
+def _editing(folder: Path) -> Iterator[tuple[FrozenModel, float]]:
+    """Hold the lock of a model; gives it, and when this began, by the monotonic clock."""
+    began = time.monotonic()
+    with editable_store(folder).locked():
+        yield FrozenModel.open(folder), began
 
 
 def editable_store(folder: Path) -> Store:
@@ -198,11 +203,3 @@ def _file_photos(model: FrozenModel, files: Sequence[Path]) -> Tensor:
             )
         found |= own
     return found
-
-
-def _check_name(name: str) -> None:
-    if not is_folder_name(name):
-        raise ValueError(
-            f"A class can't be called {name!r}; choose a name without slashes, backslashes and "
-            "control characters."
-        )

@@ -22,7 +22,7 @@ from densekd.model.frozen.edit import commit_edit, editable_store, file_hash, ma
 from densekd.model.frozen.model import FrozenModel, write_frozen_state
 from densekd.model.frozen.photos import Photos, join_photos, load_photos
 from densekd.model.frozen.update import FittedState, fit_state, new_ranks, relabel
-from densekd.model.pointer import Pointer, step_numbers
+from densekd.model.pointer import step_numbers
 from densekd.model.store import Accuracy, ClassChange, Edit, Store, Update
 from densekd.training.checkpoint import State, load_state, remove_unused, save_state
 
@@ -61,11 +61,8 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
             if not classes and not files:
                 return update
         erasure = _prepare(store, classes, files)
-        content = {
-            "step": erasure.step,
-            "hashes": sorted(each.hex() for each in erasure.hashes),
-            "names": sorted(erasure.names),
-        }
+        hashes, names = sorted(each.hex() for each in erasure.hashes), sorted(erasure.names)
+        content = {"step": erasure.step, "hashes": hashes, "names": names}
         write_sealed_json(store.erasing, content)
         return _carry_out(store, erasure)
 
@@ -131,7 +128,11 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
     if store.existing().steps == erasure.step:
         _commit_step(store, erasure)
     pointer = store.existing()
-    _delete_what_is_no_step(store, pointer)
+    # What is unfinished, set aside, or was never made a step is deleted: nothing is erased from it.
+    uncounted = [store.path(n) for n in step_numbers(store.folder) if n >= pointer.steps]
+    for place in (store.pending, store.aside, *uncounted):
+        if place.exists():
+            shutil.rmtree(place)
     photos = _load_all_photos(store)
     for step, part in photos.items():
         gone = match_hashes(part, erasure.hashes)
@@ -146,15 +147,6 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
     store.erasing.unlink()
     sync_folder(store.folder)
     return store.entry(erasure.step, pointer).update
-
-
-def _delete_what_is_no_step(store: Store, pointer: Pointer) -> None:
-    """Delete what is unfinished, set aside, or was never made a step: nothing is erased from it."""
-    for place in (store.pending, store.aside):
-        if place.exists():
-            shutil.rmtree(place)
-    for step in [n for n in step_numbers(store.folder) if n >= pointer.steps]:
-        shutil.rmtree(store.path(step))
 
 
 def _warn_if_finetuned(store: Store, step: int) -> None:
@@ -219,18 +211,20 @@ def _measured(
     update: Update, classes: Sequence[str], labels: Tensor, fitted: FittedState | None
 ) -> Update:
     """The record of an update with the classes that are left, and their accuracy."""
-    learned, before = [name for name in update.learned if name in classes], update.before
+    learned = tuple(name for name in update.learned if name in classes)
     earlier = {each.name: each.before for each in update.classes}
     changes: list[ClassChange] = []
     if fitted is not None:
         found = class_changes(classes, labels[fitted.tested], None, fitted.right, 0)
         changes = [replace(each, before=earlier[each.name]) for each in found]
+    was = [(each.name in learned, each.tested, each.before) for each in changes]
+    now = [(each.name in learned, each.tested, each.after) for each in changes]
     return replace(
         update,
-        learned=tuple(learned),
+        learned=learned,
         replayed=tuple(name for name in update.replayed if name in classes),
-        before=before and _accuracy([(c.name in learned, c.tested, c.before) for c in changes]),
-        after=_accuracy([(c.name in learned, c.tested, c.after) for c in changes]),
+        before=update.before and _accuracy(was),
+        after=_accuracy(now),
         classes=tuple(changes),
     )
 

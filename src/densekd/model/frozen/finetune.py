@@ -6,7 +6,6 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -242,13 +241,9 @@ class _Finetuning:
     def _renewed(self, backbone: FrozenBackbone, observer: TeachObserver) -> Photos:
         """The photos whose images are kept, with their features by another backbone."""
         photos, rows = self.model.photos.take(self.kept), list[Tensor]()
-
-        def compute(jpegs: Sequence[bytes]) -> Tensor:
-            return backbone.features(self.model.crops(jpegs))
-
         progress = stoppable(observer.reading, observer)
         batches = [photos.jpegs[i : i + BATCH] for i in range(0, len(photos), BATCH)]
-        for features in map_batches(compute, batches):
+        for features in map_batches(lambda x: backbone.features(self.model.crops(x)), batches):
             rows += features
             progress(len(rows), len(photos))
         return replace(photos, features=torch.stack(rows).half())

@@ -52,13 +52,12 @@ class UnitFeatures(nn.Module):
 def join_head(backbone: Backbone, head: LinearHead, sizes: Sequence[int]) -> Network:
     """A network of a copy of the backbone and of a head, whose classes are divided into tasks."""
     classifier = LinearClassifier(backbone.width)
-    for size in sizes:
-        classifier.grow(size)
-    with torch.no_grad():
-        parts = zip(head.weight.split(list(sizes)), head.bias.split(list(sizes)), strict=True)
-        for task, (weight, bias) in enumerate(parts):
-            classifier.blocks[task].copy_(weight)
-            classifier.biases[task].copy_(bias)
+    parts = zip(head.weight.split(list(sizes)), head.bias.split(list(sizes)), strict=True)
+    for weight, bias in parts:
+        classifier.grow(len(weight))
+        with torch.no_grad():
+            classifier.blocks[-1].copy_(weight)
+            classifier.biases[-1].copy_(bias)
     return Network(UnitFeatures(copy.deepcopy(backbone)), classifier)
 
 
@@ -117,7 +116,7 @@ class EarlyStop(Callback):
         self, callback: Callback, network: Network, images: Tensor, labels: Tensor, folder: Path
     ) -> None:
         self.callback, self.network = callback, network
-        self.images, self.labels, self.folder = images, labels, folder
+        self.images, self.labels = images, labels
         self._file, self._best = folder / "validation.json", folder / "best"
         self.losses: list[float] = []  # after each epoch
         earlier = folder / "losses.json"  # as earlier versions wrote it, without a checksum

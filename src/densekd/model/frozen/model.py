@@ -76,30 +76,28 @@ class FrozenModel(Model):
 
     def check_content(self, place: Path) -> None:
         """Raise unless names, numbers and shapes fit each other, which a checksum doesn't tell."""
-        names, width = self.classes, self.backbone.width
+        names, tensors = self.classes, self.tensors
+        count, width = len(names), self.backbone.width
         shapes = {
-            "weight": (self.head.weight.shape, (len(names), width)),
-            "bias": (self.head.bias.shape, (len(names),)),
-            "tested weight": (self.tested_head.weight.shape, (len(names), width)),
-            "means": (self.unknown.means.shape, (len(names), width)),
-            "cosine weight": (self.unknown.cosine_weight.shape, ()),
-            "scores": (self.unknown.scores.shape, (self.unknown.scores.numel(),)),
-            "labels": (self.labels.shape, (self.labels.numel(),)),
+            "head.weight": (count, width),
+            "head.bias": (count,),
+            "tested_head.weight": (count, width),
+            "tested_head.bias": (count,),
+            "unknown.means": (count, width),
+            "unknown.cosine_weight": (),
+            "unknown.scores": (tensors["unknown.scores"].numel(),),
+            "labels": (self.labels.numel(),),
         }
-        wrong = [name for name, (found, fits) in shapes.items() if tuple(found) != fits]
-        kinds = {name: tensor.dtype for name, tensor in self.tensors.items() if name != "labels"}
-        wrong += [name for name, kind in kinds.items() if kind != torch.float32]
-        labels = self.labels[self.labels.ge(len(names)) | self.labels.lt(-1)]
         if (
-            wrong
-            or len(labels)
+            any(tensors[name].shape != shape for name, shape in shapes.items())
+            or any(tensors[name].dtype != torch.float32 for name in shapes if name != "labels")
             or self.labels.dtype != torch.int64
-            or len({*names}) < len(names)
+            or bool((self.labels.ge(count) | self.labels.lt(-1)).any())
+            or len({*names}) < count
             or not all(isinstance(name, str) for name in names)
         ):
             raise DamagedCheckpoint(
-                f"{place} has the right checksum, but its names, numbers or shapes don't fit "
-                f"({', '.join(wrong) or 'classes or labels'})."
+                f"{place} has the right checksum, but its names, numbers or shapes don't fit."
             )
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:

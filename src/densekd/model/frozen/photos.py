@@ -86,11 +86,8 @@ def load_photos(path: Path) -> Photos:
         or int(sizes.sum()) != len(tensors["jpegs"])
     ):
         raise DamagedCheckpoint(f"{path} has the right checksum, but its shapes don't fit.")
-    content, start, jpegs = tensors["jpegs"].numpy().tobytes(), 0, []
-    for size in tensors["sizes"].tolist():
-        jpegs.append(content[start : start + size])
-        start += size
-    return Photos(tensors["hashes"], tensors["features"], tensors["test"], tuple(jpegs))
+    jpegs = tuple(part.numpy().tobytes() for part in tensors["jpegs"].split(sizes.tolist()))
+    return Photos(tensors["hashes"], tensors["features"], tensors["test"], jpegs)
 
 
 def open_kept(jpeg: bytes) -> Image.Image:

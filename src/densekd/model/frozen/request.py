@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -15,13 +16,7 @@ from torch import Tensor
 
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import OnProgress
-from densekd.data.decode import (
-    UnreadableImage,
-    centre_crop,
-    in_threads,
-    open_rgb,
-    shorter_side,
-)
+from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, shorter_side
 from densekd.data.folder import FolderTable, check_usable, find_images, warn_left_out
 from densekd.data.selection import herding
 from densekd.files import read_sealed_json, write_sealed_json
@@ -75,7 +70,8 @@ class FrozenRequest(UpdateRequest):
         """Find and hash the photos; their pixels are read when the update is carried out."""
         pointer, found = store.pointer(), find_images(source)
         files = _hashed(found.table())
-        asked, model = _digest(files, options), None
+        contents = [[photo.name, photo.test, photo.hash.hex()] for photo in files]
+        asked, model = digest([contents, asdict(options)]), None
         if pointer is not None:
             last = store.before_finetuning(pointer.step)
             if store.facts(last).get("asked") == asked:
@@ -99,7 +95,6 @@ class FrozenRequest(UpdateRequest):
 
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
         """The plan with the time that computing the features takes."""
-        observer.doing("measuring")
         each = self._seconds_per_photo(observer)
         chosen = _first_of_each(self.files, self._affordable_photos(each, began))
         return replace(self.plan(chosen), seconds=each * len(chosen))
@@ -152,7 +147,7 @@ class FrozenRequest(UpdateRequest):
         """The photos that can be read, and their features; saved now and then."""
         saved = checkpoints.newest() or State({"unreadable": []}, {})
         rows: list[Tensor] = list(saved.tensors.get("features", torch.empty(0)))
-        unreadable: list[tuple[int, str]] = [(at, why) for at, why in saved.facts["unreadable"]]
+        unreadable: dict[int, str] = dict(saved.facts["unreadable"])
         done, last = len(rows) + len(unreadable), time.monotonic()
         progress = stoppable(observer.reading, observer)
         # Always the same batches, so that a resumed update ends with the same bits.
@@ -161,7 +156,7 @@ class FrozenRequest(UpdateRequest):
             for batch in map_batches(self._computed, batches):
                 for place, result in enumerate(batch, done):
                     if isinstance(result, str):
-                        unreadable.append((place, result))
+                        unreadable[place] = result
                     else:
                         rows.append(result)
                 done += len(batch)
@@ -172,9 +167,8 @@ class FrozenRequest(UpdateRequest):
         except Stopped:
             checkpoints.save(done, _features_state(rows, unreadable))
             raise
-        warn_left_out([(files[place].file, why) for place, why in unreadable])
-        bad = dict(unreadable)
-        readable = [photo for place, photo in enumerate(files) if place not in bad]
+        warn_left_out([(files[place].file, why) for place, why in unreadable.items()])
+        readable = [photo for place, photo in enumerate(files) if place not in unreadable]
         counts = {
             part: Counter(photo.name for photo in readable if photo.part == part)
             for part in {photo.part for photo in files}
@@ -198,13 +192,13 @@ class FrozenRequest(UpdateRequest):
         """The photos of this update, with the images of some."""
         test = torch.tensor([photo.test for photo in files])
         kept = test.clone()
-        earlier = torch.zeros(0, dtype=torch.int64)
+        earlier = Counter[int]()
         if self.model is not None:
             photos = self.model.photos
-            earlier = self.model.labels[photos.kept & ~photos.test]
+            earlier.update(self.model.labels[photos.kept & ~photos.test].tolist())
         for rank in ranks.unique().tolist():
             own = ((ranks == rank) & ~test).nonzero().flatten()
-            room = _KEPT - int((earlier == rank).sum())
+            room = _KEPT - earlier[rank]
             if len(own) and room > 0:
                 kept[own[herding([features[own].float()], room)[0]]] = True
         shorter = shorter_side(self.backbone.size)
@@ -213,6 +207,7 @@ class FrozenRequest(UpdateRequest):
         return Photos(hash_rows([photo.hash for photo in files]), features, test, tuple(jpegs))
 
     def _seconds_per_photo(self, observer: TeachObserver) -> float:
+        observer.doing("measuring")
         files = self.files[:_TIMED]
         batches = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
         for timed in (batches[:1], batches):  # the first one warms up
@@ -236,7 +231,6 @@ class FrozenRequest(UpdateRequest):
             return self.files
         file = self.pending / "budget.json"
         if not file.exists():
-            observer.doing("measuring")
             each = self._seconds_per_photo(observer)
             write_sealed_json(file, {"photos": self._affordable_photos(each, began)})
         chosen = _first_of_each(self.files, read_sealed_json(file, unsealed=True)["photos"])
@@ -248,9 +242,9 @@ class FrozenRequest(UpdateRequest):
         return chosen
 
 
-def _features_state(rows: Sequence[Tensor], unreadable: Sequence[tuple[int, str]]) -> State:
-    tensors = {"features": torch.stack(list(rows))} if rows else {}
-    return State({"unreadable": unreadable}, tensors)
+def _features_state(rows: list[Tensor], unreadable: dict[int, str]) -> State:
+    tensors = {"features": torch.stack(rows)} if rows else {}
+    return State({"unreadable": list(unreadable.items())}, tensors)
 
 
 def _trainable(files: Sequence[PhotoFile], known: Sequence[str]) -> list[PhotoFile]:
@@ -265,12 +259,9 @@ def _first_of_each(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ..
     for photo in files:
         ranks.append(seen[photo.name])
         seen[photo.name] += 1
-    at_rank = Counter(ranks)
-    last, chosen = 0, at_rank[0]
-    while at_rank[last + 1] and chosen + at_rank[last + 1] <= most:
-        last += 1
-        chosen += at_rank[last]
-    return tuple(photo for photo, rank in zip(files, ranks, strict=True) if rank <= last)
+    totals = accumulate(count for _, count in sorted(Counter(ranks).items()))
+    each = max(1, sum(total <= most for total in totals))
+    return tuple(photo for photo, rank in zip(files, ranks, strict=True) if rank < each)
 
 
 def _check_options(model: FrozenModel, options: TeachOptions) -> None:
@@ -325,11 +316,6 @@ def _without_copies(files: Sequence[PhotoFile], model: FrozenModel | None) -> tu
             *(len(shared), shared[0].file),
         )
     return tuple(new)
-
-
-def _digest(files: Sequence[PhotoFile], options: TeachOptions) -> str:
-    photos = [[photo.name, photo.test, photo.hash.hex()] for photo in files]
-    return digest([photos, asdict(options)])
 
 
 def _kept_jpeg(file: Path, shorter: int) -> bytes:

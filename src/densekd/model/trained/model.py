@@ -17,6 +17,7 @@ from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import DamagedFile, read_regular_file, write_atomically
 from densekd.model.model import Model, ModelOutputs
+from densekd.model.pointer import step_ancestors
 from densekd.model.store import Store
 from densekd.model.trained.settings import LARGEST_IMAGE, MOST_CLASSES
 from densekd.nn.registry import is_pretrained, make_backbone
@@ -85,9 +86,10 @@ class TrainedModel(Model):
     def test_images(self) -> Split:
         """The held-out images of all classes, on which accuracy is measured."""
         store = Store(self.folder)
-        steps = (load_state(store.path(step) / "kept") for step in store.ancestors(self.step))
+        steps = step_ancestors(self.folder, self.step)
+        kept = (load_state(store.path(step) / "kept").tensors for step in steps)
         with sound_content(store.path(self.step)):
-            parts = [Split(PixelImages(s.tensors["pixels"]), s.tensors["labels"]) for s in steps]
+            parts = [Split(PixelImages(each["pixels"]), each["labels"]) for each in kept]
             return join_splits(parts[::-1])
 
     def stored_images(self) -> Tensor:

@@ -12,14 +12,7 @@ import torch
 
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import digest, read_toml
-from densekd.data.dataset import (
-    OnProgress,
-    PixelImages,
-    Split,
-    channel_statistics,
-    fingerprint,
-    join_splits,
-)
+from densekd.data.dataset import OnProgress, Split, fingerprint, image_statistics, join_splits
 from densekd.data.folder import FoundImages, find_images
 from densekd.data.scenario import Task
 from densekd.data.stratify import oversampling_counts
@@ -40,7 +33,6 @@ from densekd.model.trained.settings import (
     with_schedule,
 )
 from densekd.runs.build import Normalisation, make_engine, make_learner
-from densekd.training.callbacks import Callback
 from densekd.training.checkpoint import Checkpoints
 from densekd.training.learner import Learned, Learner
 
@@ -99,8 +91,7 @@ class TrainedRequest(UpdateRequest):
         """Mean and deviation of the channels, always those of the first step's images."""
         if self.model is not None:
             return self.model.facts["mean"], self.model.facts["std"]
-        assert isinstance(self.images.train.images, PixelImages)
-        return channel_statistics(self.images.train.images.pixels)
+        return image_statistics(self.images.train.images)
 
     @cached_property
     def task(self) -> Task:
@@ -138,20 +129,16 @@ class TrainedRequest(UpdateRequest):
             resumed=resumed,
         )
 
-    def timed(self, callback: Callback, began: float) -> tuple[Config, float]:
-        """Time an epoch, and give the settings that fit into the budget, if there is one.
+    def timed(self, observer: TeachObserver, began: float) -> tuple[Config, float]:
+        """Time an epoch; gives the settings that fit into the budget, and their training's seconds.
 
-        Args:
-            callback: may ask to stop.
-            began: when the update began, by the monotonic clock.
-
-        Returns:
-            The settings, and the seconds that their training takes.
+        ``began`` is when the update began, by the monotonic clock.
         """
+        observer.doing("measuring")
         config, part, budget = self.config, self.part, self.options.budget
         learner = self.learner(config)
         epoch = seconds_per_epoch(
-            lambda trial: learner.learn(self.task, callback=trial), callback, budget
+            lambda trial: learner.learn(self.task, callback=trial), observer, budget
         )
         if budget is not None:
             # Later phases are scaled with the first, so count their time with its epochs.
@@ -166,7 +153,6 @@ class TrainedRequest(UpdateRequest):
 
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
         """The plan with the time that training takes."""
-        observer.doing("measuring")
         config, seconds = self.timed(observer, began)
         return replace(self.plan(config), seconds=seconds)
 
@@ -245,7 +231,6 @@ def _schedule(request: TrainedRequest, observer: TeachObserver, began: float) ->
     if file.exists():
         return resolve(read_toml(file, sealed=True))
     if request.options.budget is not None:
-        observer.doing("measuring")
         config, _ = request.timed(observer, began)
     write_sealed_text(file, as_toml(config))
     return config

@@ -12,7 +12,7 @@ import torch
 from densekd.config.defaults import default_settings
 from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, as_toml, resolve
-from densekd.config.settings_tree import given, merge, override
+from densekd.config.settings_tree import given, merge, nested, override
 from densekd.methods.registry import baseline_of
 from densekd.model.options import TeachOptions
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
@@ -64,7 +64,13 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
 
     ``before`` has the model's settings, or is None for a new model of images of ``size``.
     """
-    chosen = override(_option_tree(options), options.overrides)
+    named = {
+        "network": options.network,
+        "data.image_size": options.image_size,
+        "method.name": options.method,
+    }
+    tree = nested({key: value for key, value in named.items() if value is not None})
+    chosen = override(tree, options.overrides)
     if before is None:
         config = resolve(_new_model_tree(chosen, size))
     else:
@@ -155,23 +161,18 @@ def seconds_per_epoch(
     except Stopped:
         if trial.user_stopped:
             raise
-    return trial.batch_seconds * trial.batches
+    batch = (trial.last - trial.began) / max(1, trial.done - 1)
+    return batch * trial.batches
 
 
 class _Trial(Callback):
     """Times batches from the second on, since the first warms up, and stops soon."""
 
     def __init__(self, callback: Callback, seconds: float) -> None:
-        self.callback = callback
-        self.seconds = seconds
+        self.callback, self.seconds = callback, seconds
         self.done = self.batches = 0
         self.began = self.last = 0.0
         self.user_stopped = False
-
-    @property
-    def batch_seconds(self) -> float:
-        """The mean time of a batch."""
-        return (self.last - self.began) / max(1, self.done - 1)
 
     def report(self, report: TrainingProgress) -> None:
         self.batches = report.batches
@@ -201,17 +202,6 @@ def _new_model_tree(chosen: Mapping[str, Any], size: int) -> dict[str, Any]:
     small = default_settings(merge(tree, chosen, {"data": {"image_size": _LARGEST}}))
     rates = {"training": {part: {"lr": _LR} for part in ("base", "increment")}}
     return merge({key: small[key] for key in ("method", "training")}, rates, tree, chosen)
-
-
-def _option_tree(options: TeachOptions) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    if options.network is not None:
-        tree["network"] = options.network
-    if options.image_size is not None:
-        tree["data"] = {"image_size": options.image_size}
-    if options.method is not None:
-        tree["method"] = {"name": options.method}
-    return tree
 
 
 def _check_fixed(before: Config, after: Config) -> None:

@@ -29,8 +29,8 @@ const tip = {
 };
 
 const drawingOf = (figure) => figure.querySelector(".drawing");
-const isMap = (figure) => figure.dataset.kind === "map";
-const contentOf = (figure) => (isMap(figure) ? data.maps : data.charts)[Number(figure.dataset.figure)];
+const isMap = (figure) => figure.classList.contains("map");
+const contentOf = (figure) => data.figures[figure.dataset.figure];
 
 function drawFigure(figure) {
   if (isMap(figure)) drawMap(drawingOf(figure), contentOf(figure), tip);

@@ -122,9 +122,12 @@ def test_later_phases_are_shortened_to_a_quarter_at_most() -> None:
     ("options", "words"),
     [
         ({"epochs": 1, "budget": 1.0}, "either epochs or a budget"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"image_size": 0}, "image size must be at least 1"),
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, not 0"),
+        ({"epochs": "3"}, "epochs must be a whole number of at least 1, not '3'"),
+        ({"image_size": 0}, "image size must be a whole number of at least 1, not 0"),
+        ({"image_size": 32.5}, "image size must be a whole number of at least 1, not 32.5"),
         ({"budget": 0.0}, "minutes above 0"),
+        ({"budget": "3"}, "minutes above 0, not '3'"),
         ({"budget": float("nan")}, "minutes above 0"),
     ],
 )

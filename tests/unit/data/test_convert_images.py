@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from densekd.data.convert import as_images, as_task
 from densekd.data.dataset import PixelImages
-from densekd.training.inputs import as_images, as_task
 
 Array = NDArray[Any]
 X8 = np.zeros((4, 8, 8, 3), np.uint8)
