@@ -53,9 +53,9 @@ SHORT = {
 LONGER = {
     "epochs": None,
     "training": {
-        "base": {"epochs": 40},
-        "increment": {"epochs": 10},
-        "finish": {"epochs": 10},
+        "base": {"epochs": 20},
+        "increment": {"epochs": 5},
+        "finish": {"epochs": 5},
     },
 }
 FORGETFUL = {
