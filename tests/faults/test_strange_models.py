@@ -130,6 +130,9 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], object]] =
     "no head": lambda _, tensors: tensors.pop("head.weight"),
     "a narrow head": lambda _, tensors: tensors.update({"head.weight": torch.zeros(3, 2)}),
     "a deep bias": lambda _, tensors: tensors.update({"head.bias": torch.zeros(3, 1)}),
+    "a deep tested bias": lambda _, tensors: tensors.update(
+        {"tested_head.bias": torch.zeros(3, 1)}
+    ),
     "labels beyond": lambda _, tensors: tensors.update(labels=torch.full((18,), 99)),
     "labels in floats": lambda _, tensors: tensors.update(labels=tensors["labels"].float()),
     "a head in doubles": lambda _, tensors: tensors.update(
