@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
 
-from densekd.data.augment import Augment
+from densekd.data.augment import Augment, Crop
 from densekd.data.batches import default_workers
 from densekd.data.dataset import Channels, Images, PixelImages, image_shape, image_statistics
 from densekd.data.memory import ExemplarMemory, Quota
@@ -27,7 +27,17 @@ _PADDING = 8
 # distillation. Learners that were saved before they did have that of small images.
 _KIND: DataKind = "small"
 _MOST_EPOCHS = 10**6
-_KEPT = ("flip", "brightness", "crop")  # what any augmentation has, besides padding and statistics
+
+
+class _AugmentOptions(TypedDict, total=False):
+    """What any augmentation has, besides padding and statistics."""
+
+    flip: bool
+    brightness: float
+    crop: Crop
+
+
+_KEPT = tuple(_AugmentOptions.__annotations__)
 
 
 class InferredAugment(Augment):
@@ -38,7 +48,7 @@ class InferredAugment(Augment):
         others: ``flip``, ``brightness`` and ``crop`` of `densekd.data.augment.Augment`.
     """
 
-    def __init__(self, *, padding: int | None = None, **others: Any) -> None:
+    def __init__(self, *, padding: int | None = None, **others: Unpack[_AugmentOptions]) -> None:
         super().__init__((0.5,) * 3, (0.5,) * 3, padding=padding or 0, **others)
         self.by_size = padding is None
 
