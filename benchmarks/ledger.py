@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _END = "<!-- the end of the ledger -->"
 _TABLES = "table1-cifar100", "table4-distillations"  # experiments that have the paper's numbers
 _STARTED = "Run folder:"  # what `densekd run` prints when it starts or goes on
 _MARKERS = "osD^vPX*<>"
+_STRIDE, _FEW = 5, 12  # the list has every fifth task of a run of more than a few
 _NONE = "\N{EN DASH}"
 
 
@@ -186,8 +188,10 @@ def document(entries: Sequence[Entry]) -> str:
     for entry in entries:
         seen, accuracies = zip(*entry.curve, strict=True)
         taken = f" (goes on from `{entry.parent}`)" if entry.parent else ""
-        listed = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies)
-        curves.append(f"- {entry.name}, {seen[0]} to {seen[-1]} classes{taken}: {listed}")
+        stride = 1 if len(seen) <= _FEW else _STRIDE
+        every = "" if stride == 1 else f", every {stride}th task"
+        listed = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies[::stride])
+        curves.append(f"- {entry.name}, {seen[0]} to {seen[-1]} classes{every}{taken}: {listed}")
     figure = f"![Accuracy after each task](images/{_FIGURE.name})"
     return "\n\n".join([table(entries), "Accuracy after each task:", "\n".join(curves), figure])
 
@@ -215,20 +219,32 @@ def fingerprint(entries: Sequence[Entry]) -> str:
 
 
 def draw(entries: Sequence[Entry], file: Path) -> None:
-    """Draw the curves, each with the paper's average as a dotted line in its colour."""
+    """Draw the curves, a panel for each T, with the paper's averages as dotted lines."""
     from matplotlib.figure import Figure
 
-    figure = Figure((6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for number, entry in enumerate(entries):
-        seen, accuracies = zip(*entry.curve, strict=True)
-        label, marker = entry.name.replace("`", ""), _MARKERS[number % len(_MARKERS)]
-        (line,) = axes.plot(seen, accuracies, marker=marker, markersize=3, lw=1.2, label=label)
-        if entry.paper is not None:
-            axes.axhline(entry.paper, color=line.get_color(), lw=0.8, ls=":")
-    axes.set(xlabel="classes seen", ylabel="% of test images")
-    axes.set_title("Accuracy after each task; dotted: the paper's averages", fontsize=9)
-    axes.legend(fontsize=8)
+    panels = {steps: list(group) for steps, group in groupby(entries, lambda entry: entry.steps)}
+    methods = sorted({entry.method for entry in entries})
+    figure = Figure((2 + 4.4 * len(panels), 3.6), layout="constrained")
+    (row,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+    for axes, (steps, group) in zip(row, panels.items(), strict=True):
+        for entry in group:
+            number = methods.index(entry.method)  # a method looks alike in all panels
+            seen, accuracies = zip(*entry.curve, strict=True)
+            axes.plot(
+                seen,
+                accuracies,
+                color=f"C{number}",
+                marker=_MARKERS[number % len(_MARKERS)],
+                markersize=3,
+                lw=1.2,
+                label=entry.method,
+            )
+            if entry.paper is not None:
+                axes.axhline(entry.paper, color=f"C{number}", lw=0.8, ls=":")
+        axes.set(xlabel="classes seen", title=f"T = {steps}")
+        axes.legend(fontsize=8)
+    row[0].set_ylabel("% of test images")
+    figure.suptitle("Accuracy after each task; dotted: the paper's averages", fontsize=9)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=110, metadata={"Description": fingerprint(entries)})
 

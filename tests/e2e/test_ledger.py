@@ -103,6 +103,31 @@ def test_two_runs(ledger: ModuleType, root: Path) -> None:
     assert ledger.fingerprint(ledger.read_ledger(root / "docs" / "results")) != before
 
 
+def test_a_run_of_many_tasks_lists_every_fifth_and_has_a_panel(
+    ledger: ModuleType, root: Path
+) -> None:
+    copied(ledger, root, "method.name=rdkd")
+    ledger.write(root)
+    with Image.open(root / "docs" / "images" / "ledger.png") as figure:
+        one_panel = figure.width
+    folder = write_run(
+        root / "runs",
+        "data.source=cifar100",
+        "method.name=rdkd",
+        "scenario.steps=50",
+        classes=100,
+    )
+    ledger.copy_run(folder, root / "docs" / "results", None)
+    ledger.write(root)
+    text = (root / "docs" / "results.md").read_text("utf-8")
+    steps = json.loads((folder / "result.json").read_text("utf-8"))["steps"]
+    assert [step["classes_seen"] for step in steps[::5]] == list(range(50, 101, 5))
+    listed = ", ".join(f"{100 * step['accuracy']:.1f}" for step in steps[::5])
+    assert f"- `rdkd`, T = 50, 50 to 100 classes, every 5th task: {listed}\n" in text
+    with Image.open(root / "docs" / "images" / "ledger.png") as figure:
+        assert figure.width > 1.5 * one_panel
+
+
 def test_a_branch_names_its_parent(ledger: ModuleType, root: Path) -> None:
     folder = write_run(root / "runs", "data.source=cifar100", "method.name=rdkd")
     result = json.loads((folder / "result.json").read_text("utf-8"))

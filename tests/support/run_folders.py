@@ -20,19 +20,21 @@ from densekd.training.checkpoint import Checkpoints, State
 _PER_CLASS = 40
 
 
-def write_run(out: Path, *assignments: str, tasks: int | None = None) -> Path:
-    """Write the folder of a run on ten classes, with accuracies drawn from its method and seeds.
+def write_run(out: Path, *assignments: str, classes: int = 10, tasks: int | None = None) -> Path:
+    """Write the folder of a run, with accuracies drawn from its method and seeds.
 
     Args:
         out: the folder of run folders.
         assignments: settings as ``-o`` takes them.
+        classes: how many classes its data has.
         tasks: write an unfinished run that has learned this many tasks.
     """
     config = resolve(override({}, assignments))
     folder = run_folder(config, out)
     write_sealed_text(folder / "config.toml", as_toml(config))
     scenario = config.scenario
-    sizes = task_sizes(10, steps=scenario.steps, base=scenario.base, increment=scenario.increment)
+    steps, base, increment = scenario.steps, scenario.base, scenario.increment
+    sizes = task_sizes(classes, steps=steps, base=base, increment=increment)
     records, last = _records(config, sizes[:tasks])
     if tasks is None:
         facts = {"config": as_tree(config), "versions": versions(), "folder": str(folder)}
