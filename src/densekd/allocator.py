@@ -1,11 +1,17 @@
-"""How the C library keeps memory."""
+"""The memory of this computer, and how the C library keeps it."""
 
 import ctypes
 import functools
+import os
 import platform
 
 # Parameters of glibc's mallopt, and the value of the first two.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX, _BYTES = -1, -3, -8, 1 << 30
+
+
+def physical_memory() -> int:
+    """The memory of this computer, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from densekd.data.packed import HEADER_BYTES, TENSORS, PackedFile
 from densekd.files import DamagedFile, read_sealed_json, sealed_json, to_json
 from densekd.model.pointer import read_pointer
 from densekd.model.store import Update, update_from_json
-from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
+from densekd.training.checkpoint import State, load_state, save_state
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -94,7 +94,7 @@ def _load_tensors(place: Path, content: bytes) -> None:
     (place / f"any-{digest[:16]}.safetensors").write_bytes(content)
     facts = {"format": 1, "facts": {}, "tensors": digest}
     (place / "any.json").write_bytes(sealed_json(facts))
-    with suppress(DamagedCheckpoint):
+    with suppress(DamagedFile):
         assert load_state(place / "any").facts == {}
 
 
@@ -117,7 +117,7 @@ def test_facts_of_a_state(place: Path, facts: dict[str, Any], tensors: Any) -> N
     (place / "facts.json").write_bytes(
         sealed_json({"format": 1, "facts": facts, "tensors": tensors})
     )
-    with pytest.raises(DamagedCheckpoint):
+    with pytest.raises(DamagedFile):
         load_state(place / "facts")
 
 

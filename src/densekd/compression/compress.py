@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from densekd.compression.config import CompressionConfig, compression_folder, teacher_settings
-from densekd.config.own_parts import class_files, write_code
+from densekd.config.own_parts import named_files, write_files
 from densekd.config.schema import as_toml, as_tree
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
-from densekd.files import expand_home, write_sealed_text
+from densekd.files import DamagedFile, expand_home, write_sealed_text
 from densekd.methods.method import Method
 from densekd.runs.build import make_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
@@ -29,7 +29,6 @@ from densekd.runs.shared import SharedTraining
 from densekd.runs.stored import read_result
 from densekd.training.checkpoint import (
     Checkpoints,
-    DamagedCheckpoint,
     State,
     load_state,
     save_state,
@@ -78,7 +77,7 @@ def _finish(
     student = trainer.new_learner(config.student, config.make())
     if engine.first:
         write_sealed_text(folder / "compression.toml", as_toml(config))
-        write_code(folder, class_files(config))
+        write_files(folder, named_files(config))
     file, teacher, external_teacher = None, None, None
     if config.method != "alone":
         _check_normalisation(trainer.new_teacher(), student)
@@ -221,7 +220,7 @@ def _get_teacher(trainer: Trainer, file: Path) -> _TrainedTeacher:
             teacher = _load_teacher(trainer, path)
         except FileNotFoundError:
             return _train_teacher(trainer, path)
-        except DamagedCheckpoint as error:
+        except DamagedFile as error:
             logger.warning("%s The teacher is trained again.", error)
             return _train_teacher(trainer, path)
         trainer.observer.shared_base(waiting=False)

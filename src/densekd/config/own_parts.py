@@ -12,6 +12,7 @@ from pydantic import Field
 from densekd.config.settings_tree import digest, given, nested, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import fingerprint
+from densekd.data.sources import SOURCES, source_digest
 from densekd.files import DamagedFile, expand_home, read_sealed_json, write_sealed_json
 from densekd.methods.registry import split_name
 from densekd.parts import OwnPartError, is_reference, load_files, refer, version
@@ -107,15 +108,12 @@ def logger_references(config: "DataclassInstance") -> list[str]:
     return [name for name in getattr(config, "loggers", None) or () if is_reference(name)]
 
 
-def class_files(config: "DataclassInstance") -> dict[str, str]:
-    """The SHA-256 of each file of class names that the settings name, by name.
-
-    Files that can't be read are left out: a finished run doesn't need them any more, and any other
-    says what is wrong.
-    """
+def named_files(config: "DataclassInstance") -> list[str]:
+    """What else than code the settings name: files of class names, and the source of the data."""
     tree = dataclasses.asdict(config)
     named = [given(tree, *key.split(".")) for key in _CLASS_FILES]
-    return _checksums(str(path) for path in named if isinstance(path, Path))
+    files = [str(path) for path in named if isinstance(path, Path)]
+    return [*files, *filter(_is_source, [str(given(tree, "data", "source"))])]
 
 
 def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[str, str]:
@@ -131,6 +129,16 @@ def check_code(folder: Path, code: Mapping[str, str]) -> None:
             f"{file} has changed since this run began; restore it, delete {folder}, or choose "
             "another --out."
         )
+
+
+def check_files(folder: Path, files: Iterable[str]) -> None:
+    """Refuse to go on in a folder if files that it began with, such as its data, have changed.
+
+    Those that can't be read don't matter: a finished run doesn't need them any more, and any other
+    says what is wrong.
+    """
+    begun = _read(folder)
+    check_code(folder, _checksums(file for file in files if file in begun))
 
 
 def has_other_files(folder: Path) -> bool:
@@ -149,19 +157,33 @@ def check_parent_code(config: "DataclassInstance", parent: Path) -> None:
 
 
 def _checksums(files: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of the files that can be read, by name; no pipes, which are read only once."""
-    paths = {file: expand_home(file) for file in files}
-    return {
-        file: sha256(path.read_bytes()).hexdigest()
-        for file, path in paths.items()
-        if os.path.isfile(path) and os.access(path, os.R_OK)
-    }
+    """The SHA-256 of the files and sources of data that can be read, by name."""
+    found = {file: source_digest(file) if _is_source(file) else _sha256(file) for file in files}
+    return {file: checksum for file, checksum in found.items() if checksum is not None}
+
+
+def _is_source(name: str) -> bool:
+    kind, colon, _ = name.partition(":")
+    return bool(colon) and kind in SOURCES
+
+
+def _sha256(file: str) -> str | None:
+    path = expand_home(file)
+    # No pipe, which can be read only once.
+    readable = os.path.isfile(path) and os.access(path, os.R_OK)
+    return sha256(path.read_bytes()).hexdigest() if readable else None
 
 
 def _changed(folder: Path, code: Mapping[str, str]) -> str | None:
     """The first file, by name, that isn't what the run in a folder began with."""
     before = _read(folder)
     return next((file for file, sha256 in code.items() if before.get(file, sha256) != sha256), None)
+
+
+def write_files(folder: Path, files: Iterable[str]) -> None:
+    """Write the checksum of each file to a run folder, unless it is there already."""
+    begun = _read(folder)
+    write_code(folder, _checksums(file for file in files if file not in begun))
 
 
 def write_code(folder: Path, code: Mapping[str, str]) -> None:

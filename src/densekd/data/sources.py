@@ -5,6 +5,7 @@ To add a source, write a module with a loader and add a line to `_SOURCES`.
 
 import dataclasses
 import difflib
+import hashlib
 import inspect
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import platformdirs
 
 from densekd.data.cifar import load_cifar
 from densekd.data.convert import ConvertOptions, as_dataset
-from densekd.data.dataset import Dataset, OnProgress
+from densekd.data.dataset import Dataset, FileImages, OnProgress, Split, fingerprint
 from densekd.data.digits_npz import load_digits, load_npz
 from densekd.data.folder import TRAIN, WHOLE, FoundImages, find_images, list_classes
 from densekd.data.folder_images import load_folder
@@ -161,6 +162,29 @@ def find_source(name: str, classes_file: Path | None = None) -> FoundImages | Pa
         return None
     chosen: dict[str, Any] = getattr(SOURCES[kind].load, "keywords", {})
     return find_imagenet(path, classes_file, **chosen)
+
+
+def source_digest(name: str) -> str | None:
+    """Hash a source's file, or the names and sizes of the files in its folder.
+
+    It tells whether they have changed. None if they can't be read, and for any other source.
+    """
+    kind, argument = parse(name)
+    try:
+        if kind == "npz":
+            with open(os.open(expand_home(argument), os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        found = find_source(name)
+    except (OSError, ValueError):
+        return None
+    if isinstance(found, PackedFile):
+        return found.facts["index_sha256"]  # the index has the checksum of each image
+    if found is None:
+        return None
+    table = found.table()
+    digest = hashlib.sha256(repr((table.classes, table.part_names, table.parts.tolist())).encode())
+    digest.update(fingerprint(Split(FileImages(table.files, 1), table.labels)).encode())
+    return digest.hexdigest()
 
 
 def data_dir(given: Path | None = None) -> Path:

@@ -16,7 +16,7 @@ from densekd.model.pointer import (
     write_pointer,
 )
 from densekd.model.store import Store
-from densekd.training.checkpoint import DamagedCheckpoint, load_facts, load_state
+from densekd.training.checkpoint import load_facts, load_state
 
 _PARTS = ("state", "backbone", "photos", "kept")
 
@@ -91,7 +91,7 @@ class _StepCheck(NamedTuple):
 def _check_step(folder: Path, step: int) -> _StepCheck:
     try:
         place = step_path(folder, step)
-    except DamagedCheckpoint as error:
+    except DamagedFile as error:
         return _StepCheck(step, False, False, [str(error)], [folder / "steps" / f"{step:03d}"])
     damaged, lacks = _damaged_parts(place), why_damaged(folder, step)
     problems, empty, closed = [*damaged.values()], False, None
@@ -148,6 +148,6 @@ def _damaged_parts(place: Path) -> dict[str, str]:
         if (place / f"{part}.json").exists():
             try:
                 load_state(place / part)
-            except DamagedCheckpoint as error:
+            except DamagedFile as error:
                 found[part] = str(error)
     return found

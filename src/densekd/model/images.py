@@ -1,7 +1,6 @@
 """The images of an update: new classes, more images of known ones, and what is held out."""
 
 import logging
-import os
 import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from densekd.allocator import physical_memory
 from densekd.data.dataset import OnProgress, PixelImages, Split
 from densekd.data.decode import decode_all
 from densekd.data.folder import (
@@ -146,7 +146,7 @@ def divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tenso
 
 def _check_memory(images: int, size: int) -> None:
     needed = images * 3 * size**2
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = physical_memory()
     if needed > _MEMORY_SHARE * memory:
         raise ValueError(
             f"{images:,} images of {size} x {size} pixels take {needed / 1e9:.1f} GB, too much for "

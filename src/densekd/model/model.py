@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from densekd.data.dataset import Split
 from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, upright_rgb
-from densekd.files import expand_home
+from densekd.files import DamagedFile, expand_home
 from densekd.model.pointer import Pointer, step_ancestors, warn_once, write_pointer
 from densekd.model.store import FROZEN, HistoryEntry, Store
-from densekd.training.checkpoint import DamagedCheckpoint, load_facts, sound_content
+from densekd.training.checkpoint import load_facts, sound_content
 
 PhotoInput = Path | bytes | Image.Image | NDArray[np.uint8]
 
@@ -103,7 +103,7 @@ class Model(ABC):
             )
         try:
             model = read_model(folder, step, store.path(step))
-        except (DamagedCheckpoint, FileNotFoundError) as error:
+        except (DamagedFile, FileNotFoundError) as error:
             raise ValueError(
                 f"Step {step} of {folder} can't be opened ({error}); `densekd undo {folder} "
                 f"--to N` goes back to another, and `densekd check {folder}` says what is damaged."

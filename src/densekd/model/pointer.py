@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from densekd.files import DamagedFile, read_regular_file, read_sealed_json, write_sealed_json
-from densekd.training.checkpoint import DamagedCheckpoint, load_facts, load_state
+from densekd.training.checkpoint import load_facts, load_state
 
 _FORMAT = 1
 _NAME = "current.json"
@@ -92,7 +92,7 @@ def step_numbers(folder: Path) -> list[int]:
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """The folder of a step; raises `DamagedCheckpoint` if it, or a file in it, is a link.
+    """The folder of a step; raises `DamagedFile` if it, or a file in it, is a link.
 
     Otherwise a model of someone else could have any file of this computer read as its own.
     """
@@ -103,7 +103,7 @@ def step_path(folder: Path, step: int) -> Path:
         # Not Path.resolve, which fails for a link to itself.
         real = Path(os.path.realpath(path))
         if path.is_symlink() and not real.is_relative_to(os.path.realpath(folder)):
-            raise DamagedCheckpoint(f"{path} is a link out of the model; put a copy in its place.")
+            raise DamagedFile(f"{path} is a link out of the model; put a copy in its place.")
     return place
 
 
@@ -112,7 +112,7 @@ def why_damaged(folder: Path, step: int) -> str | None:
     try:
         for path in needed_states(folder, step):
             load_state(path)
-    except (DamagedCheckpoint, FileNotFoundError) as error:
+    except (DamagedFile, FileNotFoundError) as error:
         return str(error)
     except (KeyError, TypeError, ValueError) as error:
         return f"{folder / 'steps' / f'{step:03d}'} doesn't say what it needs ({error!r})."
@@ -138,7 +138,7 @@ def step_ancestors(folder: Path, step: int) -> Iterator[int]:
         parent = load_facts(path).get("parent")
         # A step is made from an earlier one; otherwise this might go in circles.
         if parent is not None and not (type(parent) is int and 0 <= parent < child):
-            raise DamagedCheckpoint(f"{path}.json is damaged: its parent can't be {parent!r}.")
+            raise DamagedFile(f"{path}.json is damaged: its parent can't be {parent!r}.")
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from densekd.config.settings_tree import digest
-from densekd.files import ASIDE, remove_leftovers, set_aside, sync_folder
+from densekd.files import ASIDE, DamagedFile, remove_leftovers, set_aside, sync_folder
 from densekd.model.pointer import (
     Pointer,
     read_pointer,
@@ -34,7 +34,7 @@ from densekd.model.pointer import (
     why_damaged,
     write_pointer,
 )
-from densekd.training.checkpoint import DamagedCheckpoint, load_facts
+from densekd.training.checkpoint import load_facts
 
 # The kind of a model on a frozen backbone, in its state; other models are trained by a method.
 FROZEN = "frozen features"
@@ -154,7 +154,7 @@ class Store:
         """What is recorded about a step, without its tensors; raises `damaged`."""
         try:
             return load_facts(self.path(step) / "state")
-        except (DamagedCheckpoint, FileNotFoundError) as error:
+        except (DamagedFile, FileNotFoundError) as error:
             raise self.damaged(error) from error
 
     def entry(self, step: int, pointer: Pointer) -> HistoryEntry:
@@ -168,9 +168,9 @@ class Store:
         except ValueError as error:
             raise self.damaged(f"{self.path(step)} doesn't say what its update did.") from error
 
-    def damaged(self, problem: object) -> DamagedCheckpoint:
+    def damaged(self, problem: object) -> DamagedFile:
         """The error that says what is damaged, and the way out."""
-        return DamagedCheckpoint(
+        return DamagedFile(
             f"{problem} `densekd check {self.folder}` says which steps are intact, and "
             f"`densekd undo {self.folder} --to N` goes to one of them."
         )
@@ -183,7 +183,7 @@ class Store:
 
     def before_finetuning(self, step: int) -> int:
         """The step itself, or the one that was fine-tuned to make it, unless that is lost."""
-        with suppress(DamagedCheckpoint, FileNotFoundError):
+        with suppress(DamagedFile, FileNotFoundError):
             for each in step_ancestors(self.folder, step):
                 if not update_from_json(self.facts(each)["update"]).finetuned:
                     return each
@@ -229,7 +229,7 @@ class Store:
         if not self.pending.exists():
             return
         done = [self.pending / name for name in (EDIT, *_LEFTOVERS)]
-        with suppress(DamagedCheckpoint, FileNotFoundError):
+        with suppress(DamagedFile, FileNotFoundError):
             facts = self.facts(pointer.step)
             done.append(self.pending_update(facts["asked"], facts["parent"]))
         for place in done:
@@ -295,7 +295,7 @@ def _same_update(place: Path, other: Path) -> bool:
     """Whether two states were made by the same update, so that they differ by times only."""
     try:
         facts = [load_facts(each / "state") for each in (place, other)]
-    except (DamagedCheckpoint, FileNotFoundError):
+    except (DamagedFile, FileNotFoundError):
         return False
     same = [{**each, "when": "", "update": {**each["update"], "seconds": 0}} for each in facts]
     return same[0] == same[1]

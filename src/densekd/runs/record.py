@@ -16,6 +16,7 @@ import torch
 
 import densekd
 from densekd import metrics
+from densekd.allocator import physical_memory
 from densekd.data.scenario import Task
 from densekd.files import write_sealed_json
 from densekd.runs.stored import RESULT_FILE, load_result
@@ -175,7 +176,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory": physical_memory(),
         "accelerator": torch.cuda.get_device_name(device) if cuda else other,
     }
 

@@ -15,11 +15,13 @@ from densekd.config.branching import read_config
 from densekd.config.digests import base_settings, influential
 from densekd.config.own_parts import (
     check_code,
+    check_files,
     check_parent_code,
-    class_files,
     logger_references,
+    named_files,
     own_references,
     write_code,
+    write_files,
 )
 from densekd.config.schema import CommonConfig, Config, StartConfig, as_toml, as_tree
 from densekd.config.settings_tree import digest
@@ -101,7 +103,8 @@ def in_folder(
             check_links(folder)
             if engine.first:
                 remove_leftovers(folder)
-            check_code(folder, {**class_files(config), **code})
+            check_code(folder, code)
+            check_files(folder, named_files(config))
             finished = read_result(folder)
             if finished is not None:
                 return finished
@@ -167,7 +170,7 @@ class _Run:
             settings = as_toml(replace(self.config, keep_steps=self.keep))
             write_sealed_text(self.folder / "config.toml", settings)
             # Only now: a file that was refused may be corrected.
-            write_code(self.folder, class_files(self.config))
+            write_files(self.folder, named_files(self.config))
             _warn_of_network(self.config)
         done = len(self.records)
         self.observer.started(self.folder, self.scenario, done)
@@ -256,16 +259,17 @@ class _Run:
         """Test the learner, and save it with all records."""
         seen = self.scenario[: task.number + 1]
         test = join_splits([each.test for each in seen])
-        evaluation = evaluate(self.learner, test, keep_scores=self.keep)
+        evaluation = evaluate(self.learner, test, keep_outputs=self.keep or bool(self.metrics))
         held = [each.validation for each in seen if each.validation is not None]
         validation = evaluate(self.learner, join_splits(held)) if held else None
         record = StepRecord.of(task, evaluation, self.learner, learned, validation)
-        own = measure(self.metrics, self.learner, test)
+        outputs = evaluation.outputs
+        own = {} if outputs is None else measure(self.metrics, outputs)
         self.records.append(replace(record, metrics=own, forward_transfer=transfer))
-        self.evaluations.append(replace(evaluation, scores=None))
+        self.evaluations.append(replace(evaluation, scores=None, outputs=None))
         if not self.engine.first:
             return
-        if evaluation.scores is not None:
+        if self.keep and evaluation.scores is not None:
             labels, names = test.labels.cpu().numpy(), np.array(self.learner.classes)
             predicted = evaluation.scores.argmax(1)
             predictions = Predictions(labels, predicted, evaluation.scores, names)

@@ -7,7 +7,6 @@ JSON does; tensors without a JSON are ignored.
 
 import glob
 import logging
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from densekd.allocator import physical_memory
 from densekd.checks import first_line
 from densekd.files import (
     DamagedFile,
@@ -44,10 +44,6 @@ class State(NamedTuple):
 
     facts: dict[str, Any]  # values for JSON; NaN and infinity are loaded as None, tuples as lists
     tensors: dict[str, Tensor]  # are loaded to the CPU, contiguous and sorted by name
-
-
-class DamagedCheckpoint(ValueError):
-    """A saved state was changed, cut off or lost, or is in another version's format."""
 
 
 def save_state(path: Path, state: State) -> None:
@@ -78,38 +74,33 @@ def load_state(path: Path) -> State:
     """Load the state that `save_state` saved at ``path``.
 
     Raises:
-        DamagedCheckpoint: a file was changed, cut off or lost, or has another format.
+        DamagedFile: a file was changed, cut off or lost, or has another format.
         FileNotFoundError: there is no such state.
     """
     record = _read_json(path)
     file = _tensors_file(path, record["tensors"])
     try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        content = read_regular_file(file, memory // 2)
+        content = read_regular_file(file, physical_memory() // 2)
     except FileNotFoundError as error:
-        raise DamagedCheckpoint(f"The checkpoint {path} has lost its tensors, {file}.") from error
-    except DamagedFile as error:
-        raise DamagedCheckpoint(str(error)) from error
+        raise DamagedFile(f"The checkpoint {path} has lost its tensors, {file}.") from error
     if sha256(content).hexdigest() != record["tensors"]:
-        raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
+        raise DamagedFile(f"{file} is damaged: it isn't what was saved.")
     try:
         return State(record["facts"], dict(sorted(load(content).items())))
     except (SafetensorError, ValueError, KeyError) as error:
-        raise DamagedCheckpoint(
-            f"{file} is damaged: it isn't in the format safetensors."
-        ) from error
+        raise DamagedFile(f"{file} is damaged: it isn't in the format safetensors.") from error
 
 
 @contextmanager
 def sound_content(place: Path) -> Iterator[None]:
-    """Raise `DamagedCheckpoint` for what wrong facts and tensors raise when they are read.
+    """Raise `DamagedFile` for what wrong facts and tensors raise when they are read.
 
     They have the right checksum, but someone else wrote them.
     """
     try:
         yield
     except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
-        raise DamagedCheckpoint(
+        raise DamagedFile(
             f"{place} has the right checksum, but isn't what was saved "
             f"({type(error).__name__}: {first_line(error)})."
         ) from error
@@ -181,7 +172,7 @@ class Checkpoints:
         for number in reversed(self.numbers()):
             try:
                 state = self.load(number)
-            except DamagedCheckpoint as error:
+            except DamagedFile as error:
                 damaged.append(str(error))
                 continue
             for reason in damaged:
@@ -219,10 +210,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         record = read_sealed_json(file, _FORMAT)
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no checkpoint {file}.") from None
-    except DamagedFile as error:
-        raise DamagedCheckpoint(str(error)) from error
     if not isinstance(record.get("facts"), dict) or not isinstance(record.get("tensors"), str):
-        raise DamagedCheckpoint(f"{file} is damaged: it has no facts or no tensors.")
+        raise DamagedFile(f"{file} is damaged: it has no facts or no tensors.")
     return record
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from densekd.metrics import Matrix, confusion_matrix
 from densekd.nn.network import Network
 from densekd.training.inference import cosines, extract_features, mean_directions
 from densekd.training.learner import Learner
+from densekd.training.own_metrics import StepOutputs
 
 # Enough for a mean, and few enough that it takes no time beside training.
 _IMAGES_OF_A_MEAN = 20
@@ -31,7 +32,9 @@ class Evaluation:
     nearest_mean: Matrix | None  # of predictions by the nearest class mean, if there are exemplars
     # Of the method's own predictor, choosing among the classes of the image's task alone.
     within_task: Matrix | None = None
-    scores: NDArray[np.float32] | None = None  # [n, classes], by the method's predictor, if asked
+    # If asked: the scores [n, classes] of the method's predictor, and what metrics get.
+    scores: NDArray[np.float32] | None = None
+    outputs: StepOutputs | None = None
 
     def by(self, predictor: Predictor) -> Matrix:
         """The matrix of a predictor; that of the head where there are no means."""
@@ -39,8 +42,11 @@ class Evaluation:
         return self.head if means is None else means
 
 
-def evaluate(learner: Learner, test: Split, *, keep_scores: bool = False) -> Evaluation:
-    """Test a learner on images of classes that it has learned; ranks share the images."""
+def evaluate(learner: Learner, test: Split, *, keep_outputs: bool = False) -> Evaluation:
+    """Test a learner on images of classes that it has learned; ranks share the images.
+
+    With ``keep_outputs``, the result has scores and outputs of all images, on the CPU.
+    """
     engine = learner.settings.engine
     index = engine.share.of(torch.arange(len(test)))
     own = test.take(index)
@@ -56,8 +62,16 @@ def evaluate(learner: Learner, test: Split, *, keep_scores: bool = False) -> Eva
     counts.append(_counts(within, own.labels, len(learner.classes)))
     total = engine.total(torch.stack(counts).to(engine.device))
     head, *nearest, within_task = total.cpu().numpy()
-    every = engine.gather(chosen, index, len(test)).numpy() if keep_scores else None
-    return Evaluation(head, nearest[0] if nearest else None, within_task, every)
+    evaluation = Evaluation(head, nearest[0] if nearest else None, within_task)
+    if not keep_outputs:
+        return evaluation
+    parts = (outputs.logits, chosen, outputs.features)
+    logits, all_scores, features = (engine.gather(part, index, len(test)) for part in parts)
+    labels, sizes, predicted = test.labels.cpu(), learner.sizes, all_scores.argmax(1)
+    kept = StepOutputs(
+        logits, labels, predicted, features, sizes, learner.classes, step=len(sizes) - 1
+    )
+    return replace(evaluation, scores=all_scores.numpy(), outputs=kept)
 
 
 def restrict_to_task(scores: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from densekd.data.batches import Batch
+from densekd.files import DamagedFile
 from densekd.methods.method import Phase
 from densekd.methods.terms import Step, Stream, Trains, View
 from densekd.nn.classifier import BiasClassifier
@@ -21,7 +22,6 @@ from densekd.shapes import is_count, is_real, record
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import (
     Checkpoints,
-    DamagedCheckpoint,
     State,
     select_prefix,
     sound_content,
@@ -119,7 +119,7 @@ def _position(folder: Path, state: State) -> Position:
     """The position in a checkpoint of a folder."""
     sums = select_prefix(state.tensors, "sums.")
     if not _POSITION(state.facts) or any(total.shape for total in sums.values()):
-        raise DamagedCheckpoint(f"{folder} is damaged: its newest checkpoint has no position.")
+        raise DamagedFile(f"{folder} is damaged: its newest checkpoint has no position.")
     return Position(**state.facts, sums=sums)
 
 

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from densekd.data.dataset import Split
 from densekd.data.scenario import Scenario
 from densekd.parts import OwnPartError, explain_errors, find, short_name, spoken
-from densekd.training.inference import cosines
-from densekd.training.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -57,15 +54,12 @@ def find_metrics(references: Sequence[str]) -> dict[str, Metric]:
     return found
 
 
-def measure(metrics: Mapping[str, Metric], learner: Learner, test: Split) -> dict[str, float]:
-    """The numbers of all metrics for a learner, by name; ranks share the images.
+def measure(metrics: Mapping[str, Metric], outputs: StepOutputs) -> dict[str, float]:
+    """The numbers of all metrics for the outputs after a step, by name.
 
     Raises:
         OwnPartError: a metric raises, or returns what is not a finite number.
     """
-    if not metrics:
-        return {}
-    outputs = step_outputs(learner, test)
     numbers: dict[str, float] = {}
     for name, metric in metrics.items():
         found = _call(name, metric, outputs)
@@ -100,21 +94,6 @@ def try_metrics(metrics: Mapping[str, Metric], scenario: Scenario) -> None:
     )
     for name, metric in metrics.items():
         _call(name, metric, outputs)
-
-
-def step_outputs(learner: Learner, test: Split) -> StepOutputs:
-    """The outputs of a learner for test images, on the CPU."""
-    engine = learner.settings.engine
-    index = engine.share.of(torch.arange(len(test)))
-    own = learner.infer(test.take(index).images)
-    means = learner.prediction_means()
-    scores = own.logits if means is None else cosines(own.features, means)
-    parts = (own.logits, scores, own.features)
-    logits, scores, features = (engine.gather(part, index, len(test)) for part in parts)
-    labels, sizes, classes = test.labels.cpu(), learner.sizes, learner.classes
-    return StepOutputs(
-        logits, labels, scores.argmax(1), features, sizes, classes, step=len(sizes) - 1
-    )
 
 
 def _call(name: str, metric: Metric, outputs: StepOutputs) -> dict[str, float]:

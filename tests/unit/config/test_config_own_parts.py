@@ -1,6 +1,7 @@
 """The parts of one's own that settings name, the record of their code, and consent."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from densekd.compression.config import resolve_compression
 from densekd.config.digests import base_settings, influential
 from densekd.config.own_parts import (
     check_code,
-    class_files,
+    check_files,
     load_trusted,
+    named_files,
     own_references,
     write_code,
+    write_files,
 )
 from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import read_toml
@@ -25,6 +28,8 @@ from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.parts import OwnPartError, load_files, short_name
+
+from support.class_folders import fill_folder
 
 FILE = """
 from densekd.methods.method import Method, Phase
@@ -140,21 +145,36 @@ def test_the_code_of_a_folder_is_checked(tmp_path: Path) -> None:
         check_code(folder, {"mine.py": "1"})
 
 
-def test_the_files_of_class_names_are_found() -> None:
-    for name in ("order.txt", "tasks.txt", "classes.txt", "natural"):
-        Path(name).write_text(name)
-    os.mkfifo("pipe")
+def test_the_files_that_settings_name_are_found() -> None:
     data = {"source": "imagenet:x", "classes_file": "classes.txt"}
     ordered = resolve({"data": data, "scenario": {"order": "order.txt"}})
-    assert [*class_files(ordered)] == ["classes.txt", "order.txt"]
+    assert named_files(ordered) == ["classes.txt", "order.txt", "imagenet:x"]
     divided = {"tasks": Path("tasks.txt"), "order": "natural"}
-    before = class_files(resolve({"scenario": divided}))
-    assert [*before] == ["tasks.txt"]
+    assert named_files(resolve({"scenario": divided})) == ["tasks.txt"]
+    assert named_files(resolve_compression({"order": "order.txt"})) == ["order.txt"]
+
+
+def test_a_run_keeps_to_the_files_it_began_with(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    os.mkfifo("pipe")
+    Path("tasks.txt").write_text("tasks")
+    np.savez("images.npz", train_x=np.zeros(3))
+    fill_folder(Path("photos/cat"), 2)
+    files = ["tasks.txt", "npz:images.npz", "folder:photos", "pipe", "mine.py:order", "folder:x"]
+    write_files(folder, files)
+    begun = read_sealed_json(folder / "code.json")
+    assert [*begun] == files[:3]
+    check_files(folder, files)
     Path("tasks.txt").write_text("other")
-    assert class_files(resolve({"scenario": divided})) != before
-    assert [*class_files(resolve_compression({"order": "order.txt"}))] == ["order.txt"]
-    for order in ("pipe", "missing.txt", "mine.py:order"):
-        assert class_files(resolve({"scenario": {"order": order}})) == {}
+    fill_folder(Path("photos/cat"), 3)
+    np.savez("images.npz", train_x=np.ones(3))
+    for file in files[:3]:
+        with pytest.raises(OwnPartError, match=f"{file} has changed since this run began"):
+            check_files(folder, [file])
+    write_files(folder, files)  # the first checksums stay
+    assert read_sealed_json(folder / "code.json") == begun
+    shutil.rmtree("photos")
+    check_files(folder, ["folder:photos"])  # a finished run doesn't need it
 
 
 def test_the_code_of_a_folder_runs_only_with_consent(tmp_path: Path) -> None:

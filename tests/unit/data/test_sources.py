@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 from densekd.data.dataset import FileImages, PixelImages
+from densekd.data.folder import find_images
 from densekd.data.imagenet import imagenet100_classes
+from densekd.data.pack import PackOptions, pack
 from densekd.data.sources import (
     SOURCES,
     SourceOptions,
@@ -17,7 +19,10 @@ from densekd.data.sources import (
     find_source,
     load,
     parse,
+    source_digest,
 )
+
+from support.class_folders import fill_folder
 
 
 def save_images(folder: Path, count: int) -> None:
@@ -216,3 +221,29 @@ def test_classes_are_counted_without_reading_images(imagenet: Path, tmp_path: Pa
 def test_a_folder_is_not_packed_or_checked_whole_if_classes_are_chosen(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="classes_file has no meaning for folder"):
         find_source(f"folder:{tmp_path}", tmp_path / "names.txt")
+
+
+@pytest.mark.parametrize("source", ["folder:pets", "packed:pets.packed", "npz:pets.npz"])
+def test_a_digest_tells_whether_files_have_changed(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def make(count: int) -> None:
+        for name in ("cat", "dog"):
+            fill_folder(Path("pets", name), count)
+        Path("pets.packed").unlink(missing_ok=True)
+        pack(find_images(Path("pets")).table(), Path("pets.packed"), PackOptions(), 0)
+        np.savez("pets.npz", train_x=np.full(3, count))
+
+    make(2)
+    before = source_digest(source)
+    assert before is not None
+    assert source_digest(source) == before
+    make(3)
+    assert source_digest(source) not in (before, None)
+
+
+@pytest.mark.parametrize("source", ["digits", "hub:x/y", "folder:gone", "npz:gone.npz", "npz:."])
+def test_what_has_no_files_has_no_digest(source: str) -> None:
+    assert source_digest(source) is None

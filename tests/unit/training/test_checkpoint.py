@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from densekd.files import to_json
+from densekd.files import DamagedFile, to_json
 from densekd.training.checkpoint import (
     Checkpoints,
-    DamagedCheckpoint,
     State,
     load_facts,
     load_state,
@@ -102,11 +101,11 @@ def test_missing_unknown_and_damaged_states_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"There is no checkpoint .*x\.json\."):
         load_state(tmp_path / "x")
     (tmp_path / "x.json").write_bytes(to_json({"format": 2}))
-    with pytest.raises(DamagedCheckpoint, match=r"x\.json has the format 2, .* reads 1\."):
+    with pytest.raises(DamagedFile, match=r"x\.json has the format 2, .* reads 1\."):
         load_state(tmp_path / "x")
     for content in (b"", b"{}\n", b"[]", b"\xff"):
         (tmp_path / "x.json").write_bytes(content)
-        with pytest.raises(DamagedCheckpoint, match=r"x\.json is damaged"):
+        with pytest.raises(DamagedFile, match=r"x\.json is damaged"):
             load_state(tmp_path / "x")
 
 
@@ -193,5 +192,5 @@ def test_facts_can_be_read_without_the_tensors(tmp_path: Path) -> None:
     file.unlink()
     assert load_facts(tmp_path / "x") == {"number": 7}
     (tmp_path / "x.json").write_text((tmp_path / "x.json").read_text().replace("7", "8"))
-    with pytest.raises(DamagedCheckpoint, match="is damaged"):
+    with pytest.raises(DamagedFile, match="is damaged"):
         load_facts(tmp_path / "x")

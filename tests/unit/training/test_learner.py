@@ -15,6 +15,7 @@ from densekd.data.dataset import PixelImages, Split
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario, Task
 from densekd.data.selection import Selection
+from densekd.files import DamagedFile
 from densekd.methods.method import Method, Phase
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
@@ -23,7 +24,7 @@ from densekd.methods.terms import CrossEntropy
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
 from densekd.nn.network import Features
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
-from densekd.training.checkpoint import Checkpoints, DamagedCheckpoint, State, save_state
+from densekd.training.checkpoint import Checkpoints, State, save_state
 from densekd.training.engine import Engine
 from densekd.training.evaluate import evaluate
 from densekd.training.learner import Learner, Settings
@@ -251,7 +252,7 @@ def test_a_saved_learner_that_someone_changed_is_refused(
     state = each.state()
     save_state(tmp_path / "learner", State({**state.facts, **forged}, state.tensors))
     given: dict[str, Any] = {} if "memory" in forged["parts"] else {"memory": 2}
-    with pytest.raises(DamagedCheckpoint, match="isn't what was saved"):
+    with pytest.raises(DamagedFile, match="isn't what was saved"):
         Learner.load(tmp_path, TinyBackbone(), method("gkd"), settings=each.settings, **given)
 
 

@@ -16,7 +16,6 @@ from densekd.training.own_metrics import (
     StepOutputs,
     find_metrics,
     measure,
-    step_outputs,
     try_metrics,
 )
 
@@ -32,6 +31,13 @@ def learner(request: pytest.FixtureRequest) -> Learner:
     return learned(make_method(request.param, DenseOptions(), SCHEDULES), TASKS)
 
 
+@pytest.fixture(scope="module")
+def outputs(learner: Learner) -> StepOutputs:
+    kept = evaluate(learner, TEST, keep_outputs=True).outputs
+    assert kept is not None
+    return kept
+
+
 def accuracy(outputs: StepOutputs) -> torch.Tensor:
     return (outputs.predictions == outputs.labels).float().mean()
 
@@ -40,13 +46,14 @@ def sizes(outputs: StepOutputs) -> dict[str, float]:
     return {"tasks": len(outputs.sizes), "seen": outputs.logits.shape[1], "step": outputs.step}
 
 
-def test_a_metric_gets_what_the_accuracy_is_computed_from(learner: Learner) -> None:
-    outputs = step_outputs(learner, TEST)
+def test_a_metric_gets_what_the_accuracy_is_computed_from(
+    learner: Learner, outputs: StepOutputs
+) -> None:
     assert torch.equal(outputs.logits, learner.logits(TEST.images))
     assert outputs.classes == learner.classes
     confusion = evaluate(learner, TEST).by(learner.method.predicts)
     right = float(confusion.trace() / confusion.sum())
-    numbers = measure(find_metrics([refer(accuracy), refer(sizes)]), learner, TEST)
+    numbers = measure(find_metrics([refer(accuracy), refer(sizes)]), outputs)
     assert numbers == {"accuracy": pytest.approx(right), "tasks": 2, "seen": 6, "step": 1}
 
 
@@ -62,16 +69,16 @@ def test_a_metric_gets_what_the_accuracy_is_computed_from(learner: Learner) -> N
         ({"a": math.inf}, "returned inf"),
     ],
 )
-def test_what_is_no_number_is_refused(learner: Learner, value: Any, sentence: str) -> None:
+def test_what_is_no_number_is_refused(outputs: StepOutputs, value: Any, sentence: str) -> None:
     metrics = find_metrics([refer(lambda outputs: value, name="bad", digest="0" * 12)])
     with pytest.raises(OwnPartError, match=sentence):
-        measure(metrics, learner, TEST)
+        measure(metrics, outputs)
 
 
-def test_two_metrics_need_two_names(learner: Learner) -> None:
+def test_two_metrics_need_two_names(outputs: StepOutputs) -> None:
     both = {"mine.py:accuracy": accuracy, "yours.py:accuracy": accuracy}
     with pytest.raises(OwnPartError, match="Two metrics are called 'accuracy'"):
-        measure(both, learner, TEST)
+        measure(both, outputs)
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from densekd.allocator import keep_freed_memory
 from densekd.data.dataset import IMAGENET_MEAN, IMAGENET_STD
+from densekd.files import DamagedFile
 from densekd.nn.efficientnet_lite import EfficientNetLite
 from densekd.nn.network import Backbone, Preprocessing, own_statistics
 from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
-from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
+from densekd.training.checkpoint import State, load_state, save_state
 
 _SIZE = 224  # of networks that don't say which they were trained on
 # On a processor, the activations of a larger batch leave its cache, and on a single thread torch
@@ -88,5 +89,5 @@ def load_backbone(path: Path) -> FrozenBackbone:
         assert isinstance(backbone, nn.Module)
         backbone.load_state_dict(tensors)
     except (KeyError, RuntimeError) as error:
-        raise DamagedCheckpoint(f"The backbone {path} doesn't fit its description.") from error
+        raise DamagedFile(f"The backbone {path} doesn't fit its description.") from error
     return FrozenBackbone(facts["network"], backbone)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from densekd.data.dataset import PixelImages, Split
 from densekd.data.decode import centre_crop, in_threads
+from densekd.files import DamagedFile
 from densekd.model.frozen.backbone import FrozenBackbone, load_backbone
 from densekd.model.frozen.head import LinearHead
 from densekd.model.frozen.photos import Photos, join_photos, load_photos, open_kept
@@ -20,7 +21,6 @@ from densekd.model.frozen.unknown import REFUSED, UnknownRule
 from densekd.model.model import Model, ModelOutputs
 from densekd.model.store import FROZEN, Store
 from densekd.training.checkpoint import (
-    DamagedCheckpoint,
     State,
     load_state,
     save_state,
@@ -96,7 +96,7 @@ class FrozenModel(Model):
             or len({*names}) < count
             or not all(isinstance(name, str) for name in names)
         ):
-            raise DamagedCheckpoint(
+            raise DamagedFile(
                 f"{place} has the right checksum, but its names, numbers or shapes don't fit."
             )
 
@@ -117,8 +117,8 @@ class FrozenModel(Model):
                 parts = [load_photos(store.path(step) / "photos") for step in self.facts["photos"]]
                 photos = join_photos(parts)
             if photos.features.shape != (len(self.labels), self.backbone.width):
-                raise DamagedCheckpoint(f"The photos of {place} aren't those of its labels.")
-        except (DamagedCheckpoint, FileNotFoundError) as error:
+                raise DamagedFile(f"The photos of {place} aren't those of its labels.")
+        except (DamagedFile, FileNotFoundError) as error:
             raise store.damaged(error) from error
         return photos
 

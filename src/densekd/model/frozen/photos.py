@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from densekd.data.decode import open_rgb, shrink, width_and_height
-from densekd.training.checkpoint import DamagedCheckpoint, State, load_state, save_state
+from densekd.files import DamagedFile
+from densekd.training.checkpoint import State, load_state, save_state
 
 _HASH = 32  # bytes of a SHA-256
 _KINDS = {
@@ -76,7 +77,7 @@ def load_photos(path: Path) -> Photos:
     """Load what `Photos.save` saved."""
     tensors = load_state(path).tensors
     if {name: tensor.dtype for name, tensor in tensors.items()} != _KINDS:
-        raise DamagedCheckpoint(f"{path} has the right checksum, but doesn't have photos.")
+        raise DamagedFile(f"{path} has the right checksum, but doesn't have photos.")
     count, sizes = len(tensors["hashes"]), tensors["sizes"]
     if (
         tensors["hashes"].shape != (count, _HASH)
@@ -85,16 +86,16 @@ def load_photos(path: Path) -> Photos:
         or bool((sizes < 0).any())
         or int(sizes.sum()) != len(tensors["jpegs"])
     ):
-        raise DamagedCheckpoint(f"{path} has the right checksum, but its shapes don't fit.")
+        raise DamagedFile(f"{path} has the right checksum, but its shapes don't fit.")
     jpegs = tuple(part.numpy().tobytes() for part in tensors["jpegs"].split(sizes.tolist()))
     return Photos(tensors["hashes"], tensors["features"], tensors["test"], jpegs)
 
 
 def open_kept(jpeg: bytes) -> Image.Image:
-    """Decode an image that a model keeps; raises `DamagedCheckpoint` if no model would keep it."""
+    """Decode an image that a model keeps; raises `DamagedFile` if no model would keep it."""
     width, height = width_and_height(jpeg)
     if width * height > _MOST_PIXELS:
-        raise DamagedCheckpoint(
+        raise DamagedFile(
             f"An image that the model keeps has {width} x {height} pixels, more than any that is "
             "kept; teach a new model from the photos."
         )

@@ -24,7 +24,6 @@ from densekd.nn.registry import is_pretrained, make_backbone
 from densekd.nn.transformers_backbone import only_local_files
 from densekd.runs.build import make_engine, make_learner
 from densekd.training.checkpoint import (
-    DamagedCheckpoint,
     State,
     load_state,
     save_state,
@@ -54,12 +53,8 @@ class TrainedModel(Model):
         """Read a state that `write_state` wrote to ``place``, also before it is committed."""
         facts, tensors = load_state(place / "state")
         file = place / "config.toml"
-        try:
-            content = read_regular_file(file, _MOST_SETTINGS)
-        except DamagedFile as error:
-            raise DamagedCheckpoint(str(error)) from error
-        if sha256(content).hexdigest() != facts["config"]:
-            raise DamagedCheckpoint(f"{file} is damaged: it isn't what was saved.")
+        if sha256(read_regular_file(file, _MOST_SETTINGS)).hexdigest() != facts["config"]:
+            raise DamagedFile(f"{file} is damaged: it isn't what was saved.")
         config = resolve(read_toml(file))
         _check_limits(file, config, facts["learner"])
         _check_network(file, config.network, tensors)
@@ -130,21 +125,19 @@ def on_this_computer(config: Config) -> Config:
 def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> None:
     """Raise if opening a model would take much memory for what its settings alone say, or code."""
     for name in own_references(config).values():
-        raise DamagedCheckpoint(f"{file} names code, {name}, but a model opens without any.")
+        raise DamagedFile(f"{file} names code, {name}, but a model opens without any.")
     size, classes = config.data.image_size, learned["classes"]
     if size is None or not 1 <= size <= LARGEST_IMAGE:
-        raise DamagedCheckpoint(
-            f"{file} has the image size {size}, not one from 1 to {LARGEST_IMAGE}."
-        )
+        raise DamagedFile(f"{file} has the image size {size}, not one from 1 to {LARGEST_IMAGE}.")
     sizes = learned["sizes"]
     if len(classes) > MOST_CLASSES:
-        raise DamagedCheckpoint(
+        raise DamagedFile(
             f"{file.parent} has more classes than the {MOST_CLASSES:,} that are read."
         )
     if not all(isinstance(name, str) for name in classes):
-        raise DamagedCheckpoint(f"{file.parent} has classes without names.")
+        raise DamagedFile(f"{file.parent} has classes without names.")
     if not all(type(each) is int and each > 0 for each in sizes) or sum(sizes) != len(classes):
-        raise DamagedCheckpoint(f"{file.parent} has {len(classes)} classes in tasks of {sizes}.")
+        raise DamagedFile(f"{file.parent} has {len(classes)} classes in tasks of {sizes}.")
 
 
 def _check_network(file: Path, network: str, tensors: Mapping[str, Tensor]) -> None:
@@ -156,7 +149,7 @@ def _check_network(file: Path, network: str, tensors: Mapping[str, Tensor]) -> N
     assert isinstance(draft, nn.Module)
     needed = sum(parameter.numel() for parameter in draft.parameters())
     if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise DamagedCheckpoint(f"{file} has another network, {network}, than the saved one.")
+        raise DamagedFile(f"{file} has another network, {network}, than the saved one.")
 
 
 def _all_known(scores: Tensor) -> ModelOutputs:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from densekd.files import DamagedFile
 from densekd.model.frozen.backbone import FrozenBackbone, load_backbone, pretrained_backbone
-from densekd.training.checkpoint import DamagedCheckpoint, State, save_state
+from densekd.training.checkpoint import State, save_state
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_a_forged_description_contacts_nobody(backbone: FrozenBackbone, tmp_path
         with pytest.raises(ValueError, match="is not one of"):
             load_backbone(tmp_path / f"{number}")
     save_state(tmp_path / "other", State({"network": "lite2"}, tensors))
-    with pytest.raises(DamagedCheckpoint, match="doesn't fit"):
+    with pytest.raises(DamagedFile, match="doesn't fit"):
         load_backbone(tmp_path / "other")
 
 

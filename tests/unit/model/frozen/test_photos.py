@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from densekd.files import DamagedFile
 from densekd.model.frozen.photos import Photos, hash_rows, join_photos, load_photos, small_jpeg
-from densekd.training.checkpoint import DamagedCheckpoint
 
 
 def photos(jpegs: tuple[bytes, ...], first: int = 0) -> Photos:
@@ -35,7 +35,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DamagedCheckpoint, match="damaged"):
+    with pytest.raises(DamagedFile, match="damaged"):
         load_photos(tmp_path / "photos")
 
 
