@@ -1,10 +1,12 @@
 """A digest of any Python value: equal for equal values, also in another process."""
 
 import copyreg
+import enum
 import functools
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import is_dataclass
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -12,7 +14,11 @@ from typing import Any
 _PLAIN = (str, bytes, int, float, complex, range, slice, type(None), type(...), PurePath)
 _CONTAINERS = (list, tuple, Mapping, Set)
 _WRAPPED = (MethodType, staticmethod, classmethod)
-_CODE = (type, FunctionType, CodeType, functools.partial, property, *_WRAPPED)
+_CACHED = type(functools.cache(len))
+_CODE = (
+    *(type, FunctionType, CodeType, functools.partial, property),
+    *(functools.cached_property, _CACHED, *_WRAPPED),
+)
 _COPYING = ("__getstate__", "__reduce__", "__reduce_ex__")
 
 
@@ -70,12 +76,8 @@ class _Digest:
             self.add(item)
 
     def _add_code(self, value: Any) -> None:
-        if isinstance(value, functools.partial):
-            self.add([value.func, value.args, value.keywords])
-        elif isinstance(value, _WRAPPED):
-            self.add([value.__func__, getattr(value, "__self__", None)])
-        elif isinstance(value, property):
-            self.add([value.fget, value.fset])
+        if (parts := _wrapped(value)) is not None:
+            self.add(parts)
         elif isinstance(value, CodeType):
             self._write("code", value.co_code.hex(), *value.co_names, *value.co_varnames)
             self.add(value.co_consts)
@@ -90,6 +92,19 @@ class _Digest:
             self.add([value.__code__, value.__defaults__, value.__kwdefaults__, cells, named])
 
 
+def _wrapped(value: Any) -> list[Any] | None:
+    """What a wrapper of a function is made of; None for anything else."""
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, _WRAPPED):
+        return [value.__func__, getattr(value, "__self__", None)]
+    if isinstance(value, property):
+        return [value.fget, value.fset]
+    if isinstance(value, functools.cached_property):
+        return [value.func]
+    return [value.__wrapped__] if isinstance(value, _CACHED) else None
+
+
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
     """The global names that a function uses, also in functions inside it, with their values."""
     codes = [function.__code__]
@@ -101,10 +116,14 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def _matters(name: str, value: object) -> bool:
-    """Whether what code names is part of what it does; modules and caches are not."""
+    """Whether what code names is part of what it does.
+
+    Modules and other objects that may change, such as caches, are not.
+    """
     if name in ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__doc__"):
         return False
-    return isinstance(value, (*_CODE, *_PLAIN, *_CONTAINERS)) or _is_array(value)
+    whole = (*_CODE, *_PLAIN, *_CONTAINERS, enum.Enum)
+    return isinstance(value, whole) or is_dataclass(value) or _is_array(value) or _is_module(value)
 
 
 def _content(value: Any) -> object:
@@ -136,6 +155,11 @@ def _is_array(value: object) -> bool:
     return (torch is not None and isinstance(value, torch.Tensor)) or (
         numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
     )
+
+
+def _is_module(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _bytes(array: Any) -> bytes:

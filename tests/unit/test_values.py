@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from datetime import date
+from enum import Enum
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
@@ -137,3 +138,53 @@ def test_another_process_gives_the_same_digest() -> None:
         for seed in ("1", "2")
     }
     assert len(digests) == 1
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+OPTIONS, COLOUR, NETWORK = DenseOptions(), Colour.RED, nn.Linear(2, 2)
+
+
+@functools.cache
+def cached() -> int:
+    return FACTOR
+
+
+class Lazy:
+    @functools.cached_property
+    def value(self) -> int:
+        return FACTOR
+
+
+def using_objects() -> object:
+    return OPTIONS, COLOUR, NETWORK, cached, Lazy
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("OPTIONS", DenseOptions(temperature=9)),
+        ("COLOUR", Colour.BLUE),
+        ("NETWORK", nn.Linear(2, 3)),
+        ("FACTOR", 3),  # which a cached function and a cached property use
+    ],
+)
+def test_an_object_that_a_function_uses_counts(
+    name: str, other: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = value_digest(using_objects)
+    assert value_digest(using_objects) == before
+    monkeypatch.setattr(sys.modules[__name__], name, other)
+    assert value_digest(using_objects) != before
+
+
+@pytest.mark.parametrize("user", [cached, Lazy])
+def test_what_a_cached_function_computes_with_counts(
+    user: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = value_digest(user)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3)
+    assert value_digest(user) != before

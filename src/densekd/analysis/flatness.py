@@ -16,6 +16,7 @@ from densekd.data.dataset import OnProgress, Split, join_splits
 from densekd.data.stratify import first_of_each
 from densekd.files import read_sealed_json, write_sealed_json
 from densekd.nn.network import Network
+from densekd.precision import working_dtype
 from densekd.runs.loaded import LoadedRun, load_run
 from densekd.runs.stored import FLATNESS_FILE, check_entries, load_flatness, read_or_warn
 from densekd.seeds import Seeds
@@ -98,10 +99,10 @@ def measure_flatness(
     """
     noise = noise or Noise()
     run = load_run(folder, trust_code=trust_code)
-    asked = {**asdict(noise), "sigmas": list(noise.sigmas), "per_class": per_class}
-    known = _made_with(asked, load_flatness, folder)
+    known = measured_flatness(folder, noise, per_class)
     if known is not None:
         return known
+    asked = _asked(noise, per_class)
     train = _training_images(folder, run, per_class)
     begun = _made_with(asked, _read_losses, folder / _UNFINISHED)
     losses: list[float] = [] if begun is None else begun["losses"][: noise.count]
@@ -112,6 +113,13 @@ def measure_flatness(
     write_sealed_json(folder / FLATNESS_FILE, result)
     (folder / _UNFINISHED).unlink(missing_ok=True)
     return load_flatness(folder)
+
+
+def measured_flatness(
+    folder: Path, noise: Noise | None = None, per_class: int | None = None
+) -> dict[str, Any] | None:
+    """The content of a folder's ``flatness.json``; None unless it was measured in this way."""
+    return _made_with(_asked(noise or Noise(), per_class), load_flatness, folder)
 
 
 def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
@@ -175,7 +183,8 @@ def _mean_loss(network: Network, learner: Learner, data: Split, on_batch: OnBatc
     for batch in in_order(data, _READ_AT_ONCE, settings.augment, workers=settings.workers):
         with torch.inference_mode(), settings.engine.autocast():
             logits = network(settings.engine.lay_out(batch.images)).logits
-        total += float(cross_entropy(logits.double(), batch.labels, reduction="sum"))
+        wide = logits.to(working_dtype(logits.device))
+        total += float(cross_entropy(wide, batch.labels, reduction="sum"))
         on_batch(len(batch.labels))
     return total / len(data)
 
@@ -194,6 +203,10 @@ def _training_images(folder: Path, run: LoadedRun, per_class: int | None) -> Spl
         )
     train = join_splits([task.train for task in run.scenario])
     return train if per_class is None else first_of_each(train, per_class)
+
+
+def _asked(noise: Noise, per_class: int | None) -> dict[str, Any]:
+    return {**asdict(noise), "sigmas": list(noise.sigmas), "per_class": per_class}
 
 
 def _made_with(

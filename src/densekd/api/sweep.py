@@ -27,7 +27,7 @@ from densekd.sweeps.jobs import SweepPlan, plan
 from densekd.sweeps.library import find_experiment
 from densekd.sweeps.outcome import SweepOutcome
 from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
-from densekd.sweeps.work import WorkerPool, finished, start_pool
+from densekd.sweeps.work import WorkerPool, make_finished, start_pool
 from densekd.training.callbacks import Stopped
 
 
@@ -127,7 +127,7 @@ def carry_out_sweep(
         Stopped: it was interrupted and saved.
     """
     with interruptible() as interrupts, sweep_folder(planned):
-        record = SweepRecord(planned, finished)
+        record = SweepRecord(planned, make_finished())
         record.write()
         left = record.unfinished()
         if not quiet:

@@ -181,7 +181,8 @@ def run_command(
 
     with resumable():
         result = run(settings.resolve(), out=out, quiet=quiet)
-    print_result(result.record, json, _show_result)
+    # The folder as it was named now: it may have been moved since the run.
+    print_result({**result.record, "folder": str(result.folder)}, json, _show_result)
 
 
 def print_result(

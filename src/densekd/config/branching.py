@@ -65,11 +65,13 @@ def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Map
     identity = {"run": str(folder), "settings": digest(influential(parent))}
     changes = over(tree, {"start": {**start, **identity}})
     complete = merge(_inherited(parent, changes), changes)
+    if isinstance(share := complete.get("epochs"), float):
+        complete["epochs"] = f"{share!r}x"  # which no reader takes for a number of epochs
     branch = resolve(complete)
     _check_fixed(parent, branch)
     if not trust_code:
         _check_code(branch, tree)
-    return complete
+    return {**complete, "epochs": branch.epochs}
 
 
 def _parse(text: str) -> dict[str, Any]:

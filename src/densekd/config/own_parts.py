@@ -2,14 +2,14 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from densekd.config.settings_tree import digest, given, nested, over, plain
+from densekd.config.settings_tree import CODE_FILE, digest, given, nested, over, plain
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import fingerprint
 from densekd.data.sources import SOURCES, source_digest
@@ -43,7 +43,6 @@ _OF_BASE = (*_FIXED, "method.name", "teacher")
 _CLASS_FILES = ("data.classes_file", "scenario.order", "scenario.tasks", "order")
 # The settings that are lists of parts.
 LISTED = ("metrics", "loggers")
-_FILE = "code.json"
 
 
 def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,25 +140,44 @@ def check_files(folder: Path, files: Iterable[str]) -> None:
     check_code(folder, _checksums(file for file in files if file in begun))
 
 
-def has_other_files(folder: Path) -> bool:
-    """Whether a file of a run has changed since; one that is gone is no longer needed."""
-    return _changed(folder, _checksums(_read(folder))) is not None
+def has_other_files(folder: Path, checksum: Callable[[str], str | None]) -> bool:
+    """Whether a file of a run has changed since; one that is gone is no longer needed.
+
+    ``checksum`` is `file_checksum`, or the same with a cache.
+    """
+    try:
+        return _changed(folder, _checksums(_read(folder), checksum)) is not None
+    except ValueError:  # which the run itself will raise
+        return True
 
 
-def check_parent_code(config: "DataclassInstance", parent: Path) -> None:
-    """Refuse to go on from a run whose data, order or network has other code now."""
+def check_parent(config: "DataclassInstance", parent: Path) -> None:
+    """Refuse to go on from a run whose data, order or network is another one now."""
     fixed = [name for key, name in own_references(config).items() if key in _FIXED]
-    if file := _changed(parent, load_files(fixed)):
+    begun = _read(parent)
+    named = _checksums(file for file in named_files(config) if file in begun)
+    if file := _changed(parent, {**load_files(fixed), **named}):
         raise OwnPartError(
             f"{file} has changed since {parent} learned its steps by it; restore it, and put what "
             "is new into another file."
         )
 
 
-def _checksums(files: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of the files and sources of data that can be read, by name."""
-    found = {file: source_digest(file) if _is_source(file) else _sha256(file) for file in files}
-    return {file: checksum for file, checksum in found.items() if checksum is not None}
+def file_checksum(file: str) -> str | None:
+    """The SHA-256 of a file or a source of data; None if it can't be read."""
+    if _is_source(file):
+        return source_digest(file)
+    path = expand_home(file)
+    # No pipe, which can be read only once.
+    readable = os.path.isfile(path) and os.access(path, os.R_OK)
+    return sha256(path.read_bytes()).hexdigest() if readable else None
+
+
+def _checksums(
+    files: Iterable[str], checksum: Callable[[str], str | None] = file_checksum
+) -> dict[str, str]:
+    """The checksums of the files that can be read, by name."""
+    return {file: found for file in files if (found := checksum(file)) is not None}
 
 
 def _is_source(name: str) -> bool:
@@ -167,17 +185,16 @@ def _is_source(name: str) -> bool:
     return bool(colon) and kind in SOURCES
 
 
-def _sha256(file: str) -> str | None:
-    path = expand_home(file)
-    # No pipe, which can be read only once.
-    readable = os.path.isfile(path) and os.access(path, os.R_OK)
-    return sha256(path.read_bytes()).hexdigest() if readable else None
-
-
 def _changed(folder: Path, code: Mapping[str, str]) -> str | None:
     """The first file, by name, that isn't what the run in a folder began with."""
     before = _read(folder)
     return next((file for file, sha256 in code.items() if before.get(file, sha256) != sha256), None)
+
+
+def parent_files(config: "DataclassInstance") -> dict[str, str]:
+    """The checksums in the run that a branch goes on from; none if it has no parent any more."""
+    start = getattr(config, "start", None)
+    return {} if start is None else _read(start.run)
 
 
 def write_files(folder: Path, files: Iterable[str]) -> None:
@@ -190,7 +207,7 @@ def write_code(folder: Path, code: Mapping[str, str]) -> None:
     """Write the SHA-256 of each file to a run folder, unless it is there already."""
     before = _read(folder)
     if code.keys() - before.keys():
-        write_sealed_json(folder / _FILE, {**code, **before})
+        write_sealed_json(folder / CODE_FILE, {**code, **before})
 
 
 def load_trusted(config: "DataclassInstance", folder: Path, trust_code: bool) -> None:
@@ -213,8 +230,10 @@ def load_trusted(config: "DataclassInstance", folder: Path, trust_code: bool) ->
 
 def _read(folder: Path) -> dict[str, str]:
     try:
-        return read_sealed_json(folder / _FILE, unsealed=True)
+        return read_sealed_json(folder / CODE_FILE, unsealed=True)
     except FileNotFoundError:
         return {}
     except (OSError, DamagedFile) as error:
-        raise ValueError(f"{folder / _FILE} can't be read ({error}); delete {folder}.") from error
+        raise ValueError(
+            f"{folder / CODE_FILE} can't be read ({error}); delete {folder}."
+        ) from error

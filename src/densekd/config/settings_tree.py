@@ -14,6 +14,8 @@ from densekd.files import read_sealed_text
 _DEEPEST = 8  # parts of a dotted key
 _MOST_LEVELS = 12  # of sections and lists in a file
 _MOST_BYTES = 16 << 20  # of a file with settings
+# The file in a run folder with the checksums of the files that its settings name.
+CODE_FILE = "code.json"
 # Settings that can't change a result, by dotted key.
 INERT_KEYS = ("data.dir", "engine.workers", "keep_steps", "loggers", "start.run")
 # Settings that exclude each other, by section.

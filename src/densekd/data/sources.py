@@ -20,7 +20,14 @@ from densekd.data.cifar import load_cifar
 from densekd.data.convert import ConvertOptions, as_dataset
 from densekd.data.dataset import Dataset, FileImages, OnProgress, Split, fingerprint
 from densekd.data.digits_npz import load_digits, load_npz
-from densekd.data.folder import TRAIN, WHOLE, FoundImages, find_images, list_classes
+from densekd.data.folder import (
+    TRAIN,
+    WHOLE,
+    FolderTable,
+    FoundImages,
+    find_images,
+    list_classes,
+)
 from densekd.data.folder_images import load_folder
 from densekd.data.hub import load_hub
 from densekd.data.imagenet import PAPERS, find_imagenet, load_imagenet
@@ -175,16 +182,17 @@ def source_digest(name: str) -> str | None:
             with open(os.open(expand_home(argument), os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         found = find_source(name)
+        if isinstance(found, PackedFile):
+            return found.facts["index_sha256"]  # the index has the checksum of each image
+        return None if found is None else _folder_digest(found.table())
     except (OSError, ValueError):
         return None
-    if isinstance(found, PackedFile):
-        return found.facts["index_sha256"]  # the index has the checksum of each image
-    if found is None:
-        return None
-    table = found.table()
-    digest = hashlib.sha256(repr((table.classes, table.part_names, table.parts.tolist())).encode())
-    digest.update(fingerprint(Split(FileImages(table.files, 1), table.labels)).encode())
-    return digest.hexdigest()
+
+
+def _folder_digest(table: FolderTable) -> str:
+    facts = table.classes, table.part_names, table.parts.tolist()
+    files = fingerprint(Split(FileImages(table.files, 1), table.labels))
+    return hashlib.sha256(repr((facts, files)).encode()).hexdigest()
 
 
 def data_dir(given: Path | None = None) -> Path:

@@ -17,7 +17,7 @@ from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import cell_of
 from densekd.sweeps.sweep import SweepObserver, SweepRecord, validation_of
-from densekd.sweeps.work import finished
+from densekd.sweeps.work import make_finished
 
 
 class SweepDisplay(Display, SweepObserver):
@@ -136,7 +136,7 @@ def summary(sweep: SweepPlan, left: int) -> str:
 
 def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
     """List the runs, the bases that they share, and their states."""
-    done = {job.folder for job in sweep.jobs if finished(job)}
+    done = {job.folder for job in filter(make_finished(), sweep.jobs)}
     console.print(summary(sweep, len(sweep.jobs) - len(done)), soft_wrap=True)
     numbers = {shares: n for n, shares in enumerate(dict.fromkeys(j.shares for j in sweep.jobs), 1)}
     table = output.table("run", _base(sweep), "state", "folder")

@@ -126,4 +126,5 @@ def finished_runs(*folders: Path) -> list[tuple[str, RunRecord]]:
         raise ValueError(f"There is no finished run in {where}; `densekd run` makes some.")
     runs.sort(key=lambda run: run.measured(AVERAGE) or 0.0, reverse=True)
     # The settings as stored: completing them takes seconds of imports.
-    return list(zip(run_labels([flat(run.config) for run in runs]), runs, strict=True))
+    settings = [{**flat(run.config), **run.files} for run in runs]
+    return list(zip(run_labels(settings), runs, strict=True))

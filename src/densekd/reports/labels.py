@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from pathlib import PurePath
 from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS
@@ -18,12 +19,16 @@ _DERIVED = (
     "training.base.",
     "training.increment.",
     "training.finish.",
+    "start.settings",
 )
+# The checksum of a file of one's own, such as code, is a setting with this before its name.
+FILE_KEY = "file "
 # Settings that belong to the protocol or the replicate rather than to the method.
 _SHARED = (
     *("seed", "epochs", "data.", "scenario.", "memory.per_class", "memory.total"),
     "order",  # of a compression
 )
+_REPLICATE = ("seed", "scenario.order")
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,7 @@ def method_labels(runs: Sequence[tuple[str, Hashable, FlatSettings]]) -> list[st
 
     A run is the name of its method, its protocol, and its settings.
     """
-    every = dict.fromkeys(key for _, _, settings in runs for key in settings)
-    keys = [key for key in every if not key.startswith((*_SHARED, *INERT_KEYS))]
+    keys = _keys([settings for _, _, settings in runs], (*_SHARED, *INERT_KEYS))
     rivals = group_by(runs, lambda run: run[:2])
     different = {
         rival: _distinguishing([settings for _, _, settings in group], keys)
@@ -148,11 +152,21 @@ def method_labels(runs: Sequence[tuple[str, Hashable, FlatSettings]]) -> list[st
 
 def run_labels(several: Sequence[FlatSettings]) -> list[str]:
     """The method of each run, and which of all its settings distinguish it from the others."""
-    # Only settings that all runs have: others belong to one method and distinguish nothing.
-    shared = [key for key in several[0] if all(key in settings for settings in several)]
-    keys = [key for key in shared if key != "method.name" and not key.startswith(INERT_KEYS)]
-    different = _distinguishing(several, keys)
-    return [_described(each.get("method.name", "?"), each, different) for each in several]
+    every = _keys(several, ("method.name", *INERT_KEYS))
+    # First by settings that all runs have: most others belong to one method.
+    shared = [key for key in every if all(key in settings for settings in several)]
+    different = _distinguishing(several, shared)
+    labels = [_described(each.get("method.name", "?"), each, different) for each in several]
+    for alike in group_by(range(len(several)), labels.__getitem__).values():
+        different = _distinguishing([several[place] for place in alike], every)
+        for place in alike:
+            labels[place] = _described(labels[place], several[place], different)
+    return labels
+
+
+def _keys(several: Sequence[FlatSettings], left_out: tuple[str, ...]) -> list[str]:
+    every = dict.fromkeys(key for settings in several for key in settings)
+    return [key for key in every if not key.startswith(left_out)]
 
 
 def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> list[str]:
@@ -161,14 +175,27 @@ def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> lis
     def kinds(chosen: Sequence[str]) -> int:
         return len({tuple(repr(each.get(key)) for key in chosen) for each in several})
 
-    different = [key for key in keys if kinds([key]) > 1]
-    whole = kinds(different)
+    different = [key for key in keys if kinds([key]) > 1 and not _unknown(several, key)]
     for key in [key for key in different if key.startswith(_DERIVED)]:
         rest = [other for other in different if other != key]
-        if kinds(rest) == whole:
+        # A parent's settings have its seed and order, which are those of its branch.
+        more = _REPLICATE if key == "start.settings" else ()
+        if kinds([*rest, *more]) == kinds([*different, *more]):
             different = rest
     return different
 
 
+def _unknown(several: Sequence[FlatSettings], key: str) -> bool:
+    """Whether a key is that of a file, and all runs that know its checksum agree in it."""
+    known = {each[key] for each in several if key in each}
+    return key.startswith(FILE_KEY) and len(known) == 1
+
+
 def _described(name: str, settings: FlatSettings, keys: Sequence[str]) -> str:
-    return ", ".join([name, *(f"{key.rpartition('.')[2]} {settings.get(key)}" for key in keys)])
+    words = (f"{_short(key)} {settings[key]}" for key in keys if key in settings)
+    return ", ".join([name, *words])
+
+
+def _short(key: str) -> str:
+    file = key.removeprefix(FILE_KEY)
+    return key.rpartition(".")[2] if file == key else PurePath(file).name

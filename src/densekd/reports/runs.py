@@ -8,9 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.config.settings_tree import digest, flat, read_toml
-from densekd.files import DamagedFile
-from densekd.reports.labels import FlatSettings, Protocol, data_words, shortened_schedule
+from densekd.config.settings_tree import CODE_FILE, digest, flat, read_toml
+from densekd.files import DamagedFile, read_sealed_json
+from densekd.reports.labels import (
+    FILE_KEY,
+    FlatSettings,
+    Protocol,
+    data_words,
+    shortened_schedule,
+)
 from densekd.runs.stored import (
     CONFIG,
     SWEEP_FILE,
@@ -54,7 +60,14 @@ class RunRecord:
         # Imported here because it takes seconds, and `compare` doesn't need it.
         from densekd.config.schema import resolve
 
-        return _completed(self.config, resolve)
+        return {**_completed(self.config, resolve), **self.files}
+
+    @cached_property
+    def files(self) -> FlatSettings:
+        """The checksums of the files that its settings name, such as code, as settings."""
+        consequence = "Whether it was made with the same files as other runs is not compared."
+        found = read_or_warn(_read_checksums, self.folder / CODE_FILE, consequence) or {}
+        return {f"{FILE_KEY}{name}": str(checksum)[:8] for name, checksum in found.items()}
 
     @property
     def method(self) -> str:
@@ -162,6 +175,10 @@ class CompressionRun:
 
 
 AnyRun = RunRecord | CompressionRun
+
+
+def _read_checksums(file: Path) -> dict[str, Any]:
+    return read_sealed_json(file, unsealed=True)
 
 
 def _completed(config: Mapping[str, Any], resolve: Callable[[Any], Any]) -> FlatSettings:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from densekd.config.settings_tree import read_toml
+from densekd.config.settings_tree import CODE_FILE, read_toml
 from densekd.files import (
     DamagedFile,
     read_sealed_json,
@@ -36,7 +36,7 @@ from densekd.runs.stored import (
 from densekd.training.checkpoint import load_state
 
 _SETTINGS = ("config.toml", "compression.toml", "experiment.toml")
-_RECORDS = ("trained.json", "code.json", "flatness-unfinished.json")
+_RECORDS = ("trained.json", CODE_FILE, "flatness-unfinished.json")
 _STATES = (
     *("[0-9]*.json", "learner/*.json", "student.json", "network.json"),
     # Not "epochs/**/*.json", which would walk through all that a link of this name leads to.

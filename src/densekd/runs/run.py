@@ -16,10 +16,11 @@ from densekd.config.digests import base_settings, influential
 from densekd.config.own_parts import (
     check_code,
     check_files,
-    check_parent_code,
+    check_parent,
     logger_references,
     named_files,
     own_references,
+    parent_files,
     write_code,
     write_files,
 )
@@ -103,7 +104,7 @@ def in_folder(
             check_links(folder)
             if engine.first:
                 remove_leftovers(folder)
-            check_code(folder, code)
+            check_code(folder, {**parent_files(config), **code})
             check_files(folder, named_files(config))
             finished = read_result(folder)
             if finished is not None:
@@ -225,9 +226,10 @@ class _Run:
     def _branch(self, start: StartConfig) -> None:
         """Copy what the parent learned, unless an earlier process did."""
         if self.engine.first and self.learned.newest() is None:
-            check_parent_code(self.config, start.run)
+            check_parent(self.config, start.run)
             state = branched_state(start, self.scenario, self._new_learner())
             copy_predictions(start, self.folder)
+            write_code(self.folder, parent_files(self.config))
             self.learned.save(start.after - 1, state)
         self.engine.broadcast(True)  # other ranks wait until it is there
 

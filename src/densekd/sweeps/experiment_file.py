@@ -77,6 +77,7 @@ class Experiment:
     targets: tuple[Target, ...]  # the paper's numbers
     search: Search | None = None  # the hyper-parameters that are tried at each point of the grid
     text: str = ""  # of the file
+    picked: tuple[str, ...] = ()  # what `with_pick` was given
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -125,7 +126,8 @@ class Experiment:
         tasks = search.tasks if tasks is None else tasks
         search = dataclasses.replace(search, parameters=parameters, tasks=tasks)
         grid = {key: values for key, values in self.grid.items() if key not in keys}
-        return dataclasses.replace(self, grid=grid, search=search)
+        picked = (*sorted(keys), *([] if tasks is None else [str(tasks)]))
+        return dataclasses.replace(self, grid=grid, search=search, picked=picked)
 
     def with_axes(self, axes: Mapping[str, list[Any]] | Sequence[str]) -> "Experiment":
         """Replace or add the values of some keys; as texts, such as ``scenario.steps=5,10``."""

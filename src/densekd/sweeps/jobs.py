@@ -238,6 +238,8 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
 def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:
     """Name a sweep's folder by all that changes its numbers."""
     matters = {key: value for key, value in flat(changes).items() if key not in INERT_KEYS}
+    if experiment.picked:
+        matters["pick"] = experiment.picked
     parts = [experiment.name]
     if scale is not None:
         parts.append(f"at-{scale:g}")

@@ -1,6 +1,7 @@
 """Trials that Optuna proposes; its study is in SQLite in the sweep's folder, so that it resumes."""
 
 import itertools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from densekd.sweeps.sweep import (
     saying_how_to_repair,
     validation_of,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class OptunaTrials(JobSource):
@@ -66,7 +69,9 @@ class OptunaTrials(JobSource):
             if len(study.trials) >= self.search.trials:
                 return None
             number, values = study.ask()
-            job = self._job(study, values)
+            job = self._job(study, number, values)
+            if job is None:
+                continue
             if job not in self.record:
                 self._open[job.folder] = study, number
                 return job
@@ -94,12 +99,21 @@ class OptunaTrials(JobSource):
         self._storage.remove_session()
         self._storage.engine.dispose()
 
-    def _job(self, study: "_Study", values: Mapping[str, Any]) -> SweepJob:
-        return self.record.sweep.job({**trial_point(self.search, study.point), **values})
+    def _job(self, study: "_Study", number: int, values: Mapping[str, Any]) -> SweepJob | None:
+        """The job of a trial; None if its values can't be, which ends it with a warning."""
+        try:
+            return self.record.sweep.job({**trial_point(self.search, study.point), **values})
+        except ValueError as error:
+            logger.warning("The trial %s is left out: %s", label(values), error)
+            if study.trials[number].state == TrialState.RUNNING:
+                study.tell(number, None)
+            return None
 
     def _restore(self, study: "_Study", trial: FrozenTrial) -> None:
         """Add the job of an earlier call's trial to the record."""
-        job = self._job(study, trial.params)
+        job = self._job(study, trial.number, trial.params)
+        if job is None:
+            return
         if job in self.record:
             if trial.state == TrialState.RUNNING:
                 study.tell(trial.number, validation_of(job))

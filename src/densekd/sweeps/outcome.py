@@ -13,12 +13,15 @@ class SweepOutcome(Sequence[Result]):
     """The results of the finished runs of a sweep, in the order of its grid.
 
     ``points`` has the values of each run on the axes, by dotted key; ``failures`` the reason for
-    each run that failed, by its label; ``folder`` the record of the sweep.
+    each run that failed, by its label; ``folder`` the record of the sweep. Of a search it has the
+    runs with the values that were picked by validation images, and ``picks`` those values for each
+    cell of the grid.
     """
 
     def __init__(self, record: SweepRecord) -> None:
         jobs = record.sweep.jobs
-        done = [job for job in jobs if record.entry(job)["state"] == "finished"]
+        ended = [job for job in jobs if record.entry(job)["state"] == "finished"]
+        done = [job for job in ended if record.is_pick(job)]
         self._results = [Result.open(job.folder) for job in done]
         self.points: list[dict[str, Any]] = [dict(job.point) for job in done]
         self.labels = [job.label for job in done]
@@ -27,6 +30,7 @@ class SweepOutcome(Sequence[Result]):
             for job in jobs
             if record.entry(job)["state"] == "failed"
         }
+        self.picks = [{**pick.cell, **pick.values} for pick in record.picks]
         self.folder: Path = record.sweep.folder
 
     @overload

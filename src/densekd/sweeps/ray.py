@@ -21,7 +21,10 @@ _RETRIES = 3
 _ADDRESS = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d{1,5})")
 _SECONDS_TO_CONNECT = 10
 # The environment variables that a run reads, which its worker gets.
-_VARIABLES = ("DENSEKD_DATA",)
+_VARIABLES = (
+    *("DENSEKD_DATA", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"),
+    *("WANDB_MODE", "WANDB_PROJECT"),
+)
 
 
 class RayPool:

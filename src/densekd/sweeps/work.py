@@ -1,13 +1,15 @@
 """What a sweep's worker runs, and how it reports its progress."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from densekd.analysis.flatness import measure_flatness
+from densekd.analysis.flatness import measure_flatness, measured_flatness
+from densekd.checks import check_choice
 from densekd.compression.compress import compress
 from densekd.compression.config import CompressionConfig, resolve_compression
-from densekd.config.own_parts import has_other_files
+from densekd.config.own_parts import file_checksum, has_other_files
 from densekd.config.schema import Config, resolve
 from densekd.data.decode import available_processors
 from densekd.data.scenario import Task
@@ -54,6 +56,9 @@ def start_pool(
 
     With a ``value`` of this process, it is this process, one run at a time.
     """
+    check_choice("engine", engine, get_args(SweepEngine))
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}; leave it out for the usual.")
     if value is not None:
         if engine == "ray" or (workers or 1) > 1:
             raise ValueError(
@@ -72,10 +77,19 @@ def start_pool(
     return LocalPool(work, count, threads_each(count), ["torch.utils.tensorboard"])
 
 
-def finished(job: SweepJob) -> bool:
-    """Whether all results of a job are there, and those of its files as they are now."""
-    flat = "flatness" not in job.figures or (job.folder / "flatness.json").exists()
-    return flat and read_result(job.folder) is not None and not has_other_files(job.folder)
+def make_finished() -> Callable[[SweepJob], bool]:
+    """A function that says whether all results of a job are there, by its files as they are now.
+
+    It reads a file that several jobs have only once.
+    """
+    checksum = functools.cache(file_checksum)
+
+    def finished(job: SweepJob) -> bool:
+        if read_result(job.folder) is None or has_other_files(job.folder, checksum):
+            return False
+        return "flatness" not in job.figures or measured_flatness(job.folder) is not None
+
+    return finished
 
 
 class JobReporter(RunObserver):

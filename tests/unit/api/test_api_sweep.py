@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import densekd
 from densekd import CrossEntropy, Method, Phase, Schedules, Step, Term
+from densekd.sweeps.work import start_pool
 
 EXPERIMENT = """
 title = "Values"
@@ -103,6 +104,14 @@ def test_a_value_that_can_not_be_used_is_told_before_any_run(values: dict[str, A
 def test_several_workers_have_no_values_of_this_process(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"one run at a time; leave workers and engine out"):
         densekd.sweep("values.toml", workers=2, **values)
+
+
+def test_a_sweep_needs_workers_and_an_engine_that_there_is() -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1, not -1"):
+        start_pool(-1)
+    wrong: Any = "Ray"
+    with pytest.raises(ValueError, match="engine='Ray' is not one of 'local', 'ray'"):
+        start_pool(engine=wrong)
 
 
 def test_numbers_of_numpy_are_numbers(values: dict[str, Any]) -> None:

@@ -38,6 +38,13 @@ def test_options_win_over_the_parent(tmp_path: Path) -> None:
     assert branch.epochs == 4
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0, 1.5])
+def test_a_share_of_the_epochs_is_inherited(share: float, tmp_path: Path) -> None:
+    write_parent(tmp_path, epochs=f"{share}x")
+    assert resolve({"start": f"{tmp_path}@1"}).epochs == share
+    assert resolve({"start": f"{tmp_path}@1", "epochs": "1x"}).epochs == 1.0
+
+
 def test_another_method_brings_its_defaults_but_keeps_what_was_set(tmp_path: Path) -> None:
     write_parent(
         tmp_path,

@@ -4,20 +4,23 @@ import dataclasses
 import io
 import json
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from densekd.analysis.flatness import Noise
 from densekd.config.schema import resolve
 from densekd.display import sweep_progress
 from densekd.display.interrupts import Interrupts
+from densekd.files import write_sealed_json
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import SweepJob, SweepPlan, plan
 from densekd.sweeps.sweep import SweepRecord
-from densekd.sweeps.work import JobReporter, finished
+from densekd.sweeps.work import JobReporter, make_finished
 from densekd.training.callbacks import TrainingProgress
 
 from support.tiny_learners import STEPS_OF_TWO
@@ -64,7 +67,7 @@ class Seen:
     """An observer for a file, and what it said."""
 
     def __init__(self, sweep: SweepPlan) -> None:
-        self.record = SweepRecord(sweep, finished)
+        self.record = SweepRecord(sweep, make_finished())
         self.console = Console(file=io.StringIO(), width=200)
         self.interrupts = Interrupts()
         self.lines = sweep_progress.SweepDisplay(self.console, self.record, self.interrupts)
@@ -177,7 +180,7 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
     # Bases of 100 and 200 seconds; the last run isn't there.
     for job, seconds in zip(sweep.jobs, ((100, 20), (200, 20), (100, 40)), strict=False):
         finish(job, 0.5, *map(float, seconds))
-    record = SweepRecord(sweep, finished)
+    record = SweepRecord(sweep, make_finished())
     record.set(sweep.jobs[3], "failed", "no room.")
     assert sweep_progress.training_times(sweep) == {"together": 380.0, "apart": 480.0, "bases": 2}
     lines = shown(record)
@@ -195,8 +198,13 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
 def test_a_run_whose_flatness_is_drawn_is_not_finished_without_it(tmp_path: Path) -> None:
     job = swept(tmp_path, figures=("flatness",)).jobs[0]
     finish(job, 0.5, 1.0)
+    finished = make_finished()
     assert not finished(job)
-    (job.folder / "flatness.json").write_text("{}")
+    file, usual = job.folder / "flatness.json", asdict(Noise())
+    losses = [[1.0] * 5] * len(usual["sigmas"])
+    write_sealed_json(file, {**usual, "per_class": 10, "images": 9, "losses": losses})
+    assert not finished(job), "measured by other settings than those of sweeps"
+    write_sealed_json(file, {**usual, "per_class": None, "images": 9, "losses": losses})
     assert finished(job)
 
 

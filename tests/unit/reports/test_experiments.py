@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from densekd.files import read_sealed_text, write_sealed_text
+from densekd.files import read_sealed_text, write_sealed_json, write_sealed_text
 from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
 from densekd.reports.groups import group_runs
 from densekd.reports.runs import find_runs
@@ -210,6 +210,14 @@ def test_a_failure_that_a_later_success_replaced_is_gone(tmp_path: Path) -> None
     rewrite(folder / "runs.json", record)
     each, _ = read(tmp_path, folder)
     assert (each.progress, each.remarks) == ("1 of 1 runs finished", [])
+
+
+def test_a_file_that_was_edited_between_runs_is_named(tmp_path: Path) -> None:
+    runs, folder = distillations(tmp_path)
+    for number, run in enumerate(runs.values()):
+        write_sealed_json(run / "code.json", {"mine.py": str(number // 4), "order.txt": "1"})
+    each, _ = read(tmp_path, folder)
+    assert each.remarks == ["mine.py was another one in some of these runs."]
 
 
 def test_what_was_left_out_is_said_once_for_each_reason(tmp_path: Path) -> None:

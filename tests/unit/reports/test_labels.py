@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import pytest
 
-from densekd.config.schema import as_tree, resolve
+from densekd.config.schema import as_toml, as_tree, resolve
 from densekd.config.settings_tree import flat, override
+from densekd.files import write_atomically
 from densekd.reports.labels import (
+    FILE_KEY,
     FlatSettings,
     Protocol,
     file_name_part,
@@ -80,6 +84,35 @@ def test_runs_are_called_by_all_that_differs() -> None:
     assert first.startswith("rdkd, seed 1")
     assert second.startswith("ucir, seed 2")
     assert run_labels([settings()]) == ["rdkd"]
+
+
+def test_branches_of_several_seeds_are_one_method(tmp_path: Path) -> None:
+    def branch(seed: int, parent: str) -> FlatSettings:
+        folder = tmp_path / f"{parent}{seed}"
+        config = resolve({"seed": seed, "method": {"name": parent}})
+        write_atomically(folder / "config.toml", as_toml(config))
+        return settings(f"start={folder}@2", "method.name=gkd")
+
+    of_rdkd = [branch(seed, "rdkd") for seed in (1, 2, 3)]
+    assert labels(*of_rdkd) == ["gkd"] * 3
+    # The other method begins from other networks.
+    assert len(set(labels(*of_rdkd, branch(1, "tkd")))) > 1
+
+
+def test_runs_of_other_files_are_other_methods() -> None:
+    def run(**files: str) -> FlatSettings:
+        return {**settings(), **{f"{FILE_KEY}{name}.py": value for name, value in files.items()}}
+
+    assert labels(run(mine="a"), run(mine="b")) == ["rdkd, mine.py a", "rdkd, mine.py b"]
+    assert run_labels([run(mine="a"), run(mine="b")]) == ["rdkd, mine.py a", "rdkd, mine.py b"]
+    # A version that wrote down no checksum of the data says nothing about them.
+    assert labels(run(), run(data="a"), run(data="a")) == ["rdkd"] * 3
+
+
+def test_runs_of_the_same_label_are_told_apart_by_settings_that_one_has(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "config.toml", as_toml(resolve({})))
+    several = [settings("method.name=gkd"), settings("method.name=gkd", f"start={tmp_path}@2")]
+    assert run_labels(several) == ["gkd", "gkd, after 2"]
 
 
 def test_numbers_are_sorted_as_such() -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from densekd.config.schema import Config, as_toml, resolve
-from densekd.files import write_sealed_text
+from densekd.files import write_sealed_json, write_sealed_text
 from densekd.runs.loaded import LoadedRun, load_run
 from densekd.runs.observer import RunObserver
 from densekd.runs.run import run_config, run_folder
@@ -182,3 +183,34 @@ def test_data_that_changed(tmp_path: Path) -> None:
     load_run(copied)._learned.save(1, state)
     with pytest.raises(ValueError, match="learned other classes than its data has now"):
         run_config(branch(load_run(copied), 2), tmp_path)
+
+
+def test_files_that_changed_since_the_parent_began(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (40, 8, 8), np.uint8)
+    labels = np.arange(40) % 4
+    file = tmp_path / "images.npz"
+
+    def write(step: int) -> None:
+        np.savez(file, train_x=images[::step], train_y=labels, test_x=images, test_y=labels)
+
+    write(1)
+    settings = {
+        **SETTINGS,
+        "data": {"source": f"npz:{file}"},
+        "scenario": {"steps": 1},
+        "epochs": 1,
+    }
+    before = load_run(run_config(resolve(settings), tmp_path)["folder"])
+    config = branch(before, 1, method={"name": "finetune"})
+    write(-1)
+    with pytest.raises(ValueError, match=r"images.npz has changed since .* learned its steps"):
+        run_config(config, tmp_path)
+    write(1)
+    done = run_config(config, tmp_path)
+    # The parent was deleted, and made again with another file.
+    code = before.folder / "code.json"
+    write_sealed_json(code, {f"npz:{file}": "0" * 64})
+    with pytest.raises(ValueError, match=r"images.npz has changed since this run began"):
+        run_config(config, tmp_path)
+    shutil.rmtree(before.folder)
+    assert run_config(config, tmp_path) == done

@@ -1,4 +1,5 @@
 import dataclasses
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ from densekd.parts import refer
 from densekd.runs.check import repair_run
 from densekd.sweeps.experiment_file import Experiment
 from densekd.sweeps.jobs import plan
+from densekd.sweeps.outcome import SweepOutcome
 from densekd.sweeps.search import Parameter, Search
 from densekd.sweeps.sweep import SweepObserver, SweepRecord, carry_out, sweep_folder
 
 from support.scripted_pool import Script, ScriptedPool, has_result
 
-pytest.importorskip("optuna")
+# Not imported here: only the test process that runs this file needs it.
+pytestmark = pytest.mark.skipif(find_spec("optuna") is None, reason="no Optuna")
 
 KEY = "method.options.temperature"
 SEARCH = Search("optuna", {KEY: Parameter(low=0.5, high=8.0, log=True)}, trials=8, seed=1)
@@ -247,3 +250,32 @@ def test_cells_of_python_values_with_one_name_have_a_study_each(tmp_path: Path) 
     assert [job.point["method.name"] for job in record.sweep.jobs] == list(methods)
     assert len({job.label for job in record.sweep.jobs}) == 1
     assert [len(trials) for trials in studies(record.sweep.folder).values()] == [1, 1]
+
+
+def test_values_that_can_not_be_end_their_trial_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # AdamW's warm-up must be shorter than its epochs: the range is right only in part.
+    warmup = "training.increment.warmup"
+    found = {warmup: Parameter(low=0, high=30), KEY: Parameter(low=1.0, high=2.0)}
+    made = experiment(parameters=found, trials=6)
+    made = dataclasses.replace(made, grid={**MINE.grid, "method.name": ("gkd",)})
+    record, pool = sweep(tmp_path, made, lambda point: ([0.5] * 6, 0.5))
+    assert "is left out: " in caplog.text
+    tried = [job.point[warmup] for job in pool.done]
+    assert 0 < len(tried) < 6 + 1
+    (trials,) = studies(record.sweep.folder).values()
+    assert len(trials) == 6
+    assert all(trial.state.is_finished() for trial in trials)
+    _, more = sweep(tmp_path, made, lambda point: ([0.5] * 6, 0.5))
+    assert more.done == []
+
+
+def test_in_python_a_search_shows_the_picked_runs_alone(tmp_path: Path) -> None:
+    record, _ = sweep(tmp_path, experiment(trials=3))
+    done = SweepOutcome(record)
+    assert [pick["method.name"] for pick in done.picks] == ["gkd", "rdkd"]
+    assert len(done) == 4  # two methods with two seeds
+    for point in done.points:
+        (pick,) = (each for each in done.picks if each["method.name"] == point["method.name"])
+        assert point[KEY] == pick[KEY]

@@ -440,3 +440,18 @@ def test_other_settings_do_not_go_into_the_same_table(tmp_path: Path) -> None:
             pass
     file = tmp_path / "sweeps" / "four" / "experiment.toml"
     assert read_sealed_text(file, 9999) == text.format(1)
+
+
+def test_a_sweep_that_picks_has_a_record_of_its_own(tmp_path: Path) -> None:
+    grid = {"method.name": ("gkd",), "scenario.steps": (1,), "memory.per_class": (5, 10)}
+    plain = two(grid=grid, settings={"data": {"source": "digits", "validation": 0.1}})
+    folders = [
+        plan(made, tmp_path).folder
+        for made in (
+            plain,
+            plain.with_pick(["memory.per_class"]),
+            plain.with_pick(["memory.per_class"], tasks=2),
+        )
+    ]
+    assert folders[0].name == "four"
+    assert len({*folders}) == 3
