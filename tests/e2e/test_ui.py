@@ -100,21 +100,38 @@ def test_answers_that_cross_the_end_of_their_stream_are_shown(
 
 
 @pytest.mark.slow
-def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> None:
+def test_a_new_model(tmp_path: Path, browser: Browser) -> None:
     model = tmp_path / "colours"
     source = photos(tmp_path / "photos", "red", "green")
+    (source / "red" / "notes.txt").write_text("This is no image.")
     with served(model, tmp_path / "log") as address, opened(browser, address) as page:
         expect(page.get_by_text("No classes yet.")).to_be_visible()
         lesson = tab(page, "Teach")
         drop(lesson, source / "red")
         expect(classes(lesson)).to_have_text(["red", "12 photos"])
+        expect(lesson.get_by_text("1 file was left out: not an image")).to_be_visible()
         lesson.get_by_role("button", name="Teach").click()
         expect(page.get_by_text("A new model needs at least two classes")).to_be_visible()
         lesson.get_by_role("button", name="Clear").click()
         expect(lesson.locator(".kd-basket")).to_have_count(0)
         drop(lesson, source)
-        both = ["green", "12 photos", "red", "12 photos"]
-        expect(classes(lesson)).to_have_text(both)
+        expect(classes(lesson)).to_have_text(["green", "12 photos", "red", "12 photos"])
+        lesson.get_by_role("button", name="Options").click()
+        expect(lesson.get_by_label("Time limit in minutes")).to_be_visible()
+        expect(lesson.get_by_label("Epochs")).not_to_be_visible()
+        lesson.get_by_role("button", name="Teach").click()
+        expect(lesson.locator(".kd-class")).to_have_count(2)
+        assert Model.open(model).classes == ("green", "red")
+
+
+@pytest.mark.slow
+def test_a_stopped_update(tmp_path: Path, browser: Browser) -> None:
+    model = tmp_path / "colours"
+    source = photos(tmp_path / "photos", "red", "green")
+    teach_model(model, source, TeachOptions(network="resnet8", epochs=1))
+    with served(model, tmp_path / "log") as address, opened(browser, address) as page:
+        lesson = tab(page, "Teach")
+        drop(lesson, photos(tmp_path / "new", "grey") / "grey")
         set_epochs(page, lesson, "100000")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.get_by_role("progressbar")).to_contain_text("of 100000, about")
@@ -127,13 +144,13 @@ def test_a_new_model_and_a_stopped_update(tmp_path: Path, browser: Browser) -> N
         expect(classes(lesson)).to_have_text(["blue", "12 photos"])
         lesson.get_by_role("button", name="Stop").click()
         expect(lesson.get_by_text("Stopped. The model is unchanged")).to_be_visible()
-        assert not (model / "current.json").exists()
+        assert Model.open(model).classes == ("green", "red")
 
-        expect(classes(lesson)).to_have_text(["blue", "12 photos", *both])
+        expect(classes(lesson)).to_have_text(["blue", "12 photos", "grey", "12 photos"])
         set_epochs(page, lesson, "1")
         lesson.get_by_role("button", name="Teach").click()
-        expect(lesson.locator(".kd-class")).to_have_count(3)
-        assert Model.open(model).classes == ("blue", "green", "red")
+        expect(lesson.locator(".kd-class")).to_have_count(4)
+        assert Model.open(model).classes == ("green", "red", "blue", "grey")
 
 
 class Client:

@@ -66,7 +66,6 @@ def test_two_windows_share_photos_and_an_update(
         second.locator("section").first.get_by_role("button", name="Remove all").click()
         expect(classes(lesson)).to_have_text(expected[2:])  # without a click
 
-        set_epochs(page, lesson, "2")
         lesson.get_by_role("button", name="Teach").click()
         expect(second.locator(".kd-class")).to_have_count(2)  # without a click
         expect(other.get_by_text("2 classes: green, red.")).to_be_visible()

@@ -16,7 +16,6 @@ TESTED_ELSEWHERE = {
     "e2e/test_cli_data.py": {"cli/data.py"},
     "e2e/test_cli_run.py": {"__main__.py", "cli/options.py", "cli/run.py"},
     "e2e/test_compress.py": {"cli/compress.py", "compression/compress.py"},
-    "e2e/test_edit_commands.py": {"cli/edit.py"},
     "e2e/test_export.py": {"cli/export.py", "model/export.py", "model/quantise.py"},
     "e2e/test_flatness.py": {"cli/flatness.py"},
     "e2e/test_learn.py": {"cli/model.py"},

@@ -36,12 +36,13 @@ def forget_command(
 ) -> None:
     """Make a step in which a model doesn't know some classes or photos."""
     from densekd.model.frozen.edit import forget
-    from densekd.model.frozen.erase import erase
+    from densekd.model.frozen.erase import also_erased, erase
 
     if everywhere and not yes:
         names = output.name_list([*(classes or []), *map(str, photo or [])])
-        question = f"Erase {names or 'what is left to erase'} from all steps of {model}?"
-        typer.confirm(f"{question} This can't be undone.", abort=True, err=True)
+        question = [f"Erase {names or 'what is left to erase'} from all steps of {model}?"]
+        question += map(output.escape_controls, also_erased(model, classes or [], photo or []))
+        typer.confirm(" ".join([*question, "This can't be undone."]), abort=True, err=True)
     change = erase if everywhere else forget
     with output.show_warnings(output.console(stderr=True)):
         update = change(model, classes or [], photo or [])
@@ -58,7 +59,9 @@ def rename_command(
     """Make a step in which a class has another name."""
     from densekd.model.frozen.edit import rename_class
 
-    _show(rename_class(model, old, new), model, json)
+    with output.show_warnings(output.console(stderr=True)):
+        update = rename_class(model, old, new)
+    _show(update, model, json)
 
 
 @command("densekd merge animals.model kitten cat")

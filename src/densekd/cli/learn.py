@@ -199,12 +199,9 @@ def show_plan(plan: "Plan", console: Console) -> None:
 
 def show_update(update: "Update", model: Path, console: Console) -> None:
     """Print what an update learned, and what it forgot."""
-    did = f"learned {output.name_list(update.learned or update.replayed)} from "
-    did += output.count(update.images, "image")
-    if update.edit is not None:
-        did = output.safe(str(update.edit))
+    did, took = output.safe(output.what_it_did(update, "image")), output.duration(update.seconds)
     console.print(
-        f"Step {update.step}: {output.safe(model)} {did} in {output.duration(update.seconds)}. "
+        f"Step {update.step}: {output.safe(model)} {did} in {took}. "
         f"It knows {output.count(len(update.classes), 'class', 'classes')}.",
         soft_wrap=True,
     )

@@ -9,7 +9,7 @@ from densekd.cli.options import AsJson, ModelFolder, ModelStep, command, option
 from densekd.display import output
 
 if TYPE_CHECKING:
-    from densekd.model.store import HistoryEntry, Update
+    from densekd.model.store import HistoryEntry
 
 
 @command("densekd history animals.model")
@@ -102,19 +102,10 @@ def _row(entry: "HistoryEntry") -> list[str]:
         str(entry.step),
         "-" if entry.parent is None else str(entry.parent),
         output.safe(entry.when.replace("T", " ").removesuffix("+00:00") + " UTC"),
-        _deed(update),
+        output.safe(output.what_it_did(update, most=2)),
         output.number(len(update.classes)),
         output.percent(update.after.new),
         output.percent(update.after.old),
         output.percent(update.after.all),
         output.number(update.seconds),
     ]
-
-
-def _deed(update: "Update") -> str:
-    """What an update did, in a few words."""
-    if update.edit is not None:
-        return output.safe(str(update.edit))
-    if update.replayed and not update.learned:
-        return f"more of {output.name_list(update.replayed, most=2)}"
-    return f"learned {output.name_list(update.learned, most=2) or '(erased)'}"

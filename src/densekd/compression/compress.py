@@ -19,7 +19,7 @@ from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.files import DamagedFile, expand_home, write_sealed_text
 from densekd.methods.method import Method
-from densekd.runs.build import make_dataset, make_settings
+from densekd.runs.build import fewer, load_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.ranks import check_same_images
@@ -123,11 +123,14 @@ class Trainer:
 
     def __init__(self, config: CompressionConfig, engine: Engine, observer: RunObserver) -> None:
         self.config, self.engine, self.observer = config, engine, observer
-        self.dataset = make_dataset(config, observer.loading)
+        whole = load_dataset(config, observer.loading)
         # One task with all classes, in the order that is divided into groups.
-        classes = len(self.dataset.classes)
-        scenario = Scenario.of(self.dataset, base=classes, steps=0, order=config.order)
-        # Numbers differ, so that teacher and student draw from different random streams.
+        scenario = Scenario.of(whole, base=len(whole.classes), steps=0, order=config.order)
+        # Afterwards, since the order ``icarl`` depends on the number of images.
+        self.dataset = fewer(whole, config.data.per_class, config.data.test_per_class)
+        scenario = dataclasses.replace(scenario, dataset=self.dataset)
+        # Numbers differ, so that teacher and student draw different batches, augmentations and
+        # heads. Backbones don't depend on them: two of the same architecture begin alike.
         self.tasks = scenario[0], dataclasses.replace(scenario[0], number=1)
         check_same_images(engine, self.tasks[:1])
 

@@ -145,17 +145,26 @@ def _warn_of_unused(method: MethodConfig, asked: Mapping[str, Any]) -> None:
     first, kd = split_name(method.name)
     if is_own_method(first):
         return
-    unused = []
-    if not kd and first not in DISTILLATIONS:
-        used = {"finetune": ("head", "streams"), "joint": ("head",)}.get(first, ())
-        options = given(asked, "method", "options") or ()
-        unused = [f"method.options.{name}" for name in options if name not in used]
+    options = given(asked, "method", "options") or ()
+    unused = [f"method.options.{name}" for name in options if _is_unused(name, first, kd)]
     if given(asked, "training", "finish"):
         one, two = (method.make(Schedules(finish=Schedule(epochs))) for epochs in (1, 2))
         if (one.base, one.increment) == (two.base, two.increment):
             unused.append("training.finish")
     for key in unused:
         logger.warning("%s has no effect on %s.", key, method.name)
+
+
+def _is_unused(option: str, first: str, kd: str) -> bool:
+    """Whether an option has no effect on ``first``, or on its combination with ``kd``."""
+    if not kd and first not in DISTILLATIONS:
+        used = {"finetune": ("head", "streams"), "joint": ("head",)}.get(first, ())
+        return option not in used
+    if kd and option in ("head", "streams"):  # which the baseline decides
+        return True
+    if (kd or first).endswith("-adaptive"):
+        return option == "lambda_exponent"
+    return option in ("similarity", "size_ratio", "vectors")
 
 
 def with_overrides(tree: Mapping[str, Any], changes: Overrides) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,10 @@ class PixelImages:
         """Return the images at ``index``, positions or a mask, copied."""
         return PixelImages(self.pixels[index])
 
+    def state_bytes(self) -> int:
+        """Return how many bytes `state` takes."""
+        return self.pixels.nbytes
+
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that `images_from_state` restores the images from."""
         return {"pixels": self.pixels}
@@ -56,6 +60,10 @@ class FileImages:
     def take(self, index: Tensor) -> "FileImages":
         """Return the images at ``index``, positions or a mask."""
         return FileImages(all_of(self.files).take(index), self.size)
+
+    def state_bytes(self) -> int:
+        """Return how many bytes the content of all files takes, without reading it."""
+        return sum(_size(files, place) for files, place in _places(self))
 
     def state(self) -> dict[str, Tensor]:
         """Return the content of all files, one after the other, with their lengths."""
@@ -139,10 +147,16 @@ def fingerprint(split: Split) -> str:
     if isinstance(split.images, PixelImages):
         digest.update(split.images.pixels.contiguous().numpy().tobytes())
         return digest.hexdigest()
-    chosen = all_of(split.images.files)
-    for which, place in zip(chosen.which.tolist(), chosen.places.tolist(), strict=True):
-        digest.update(_described(chosen.lists[which], place))
+    for files, place in _places(split.images):
+        digest.update(_described(files, place))
     return digest.hexdigest()
+
+
+def _places(images: FileImages) -> Iterator[tuple[Sequence[Path | bytes], int]]:
+    """The list that each file is in, and its place there."""
+    chosen = all_of(images.files)
+    for which, place in zip(chosen.which.tolist(), chosen.places.tolist(), strict=True):
+        yield chosen.lists[which], place
 
 
 def _described(files: Sequence[Path | bytes], place: int) -> bytes:
@@ -151,13 +165,23 @@ def _described(files: Sequence[Path | bytes], place: int) -> bytes:
         return int(files.checksums[place]).to_bytes(4, "little")  # without reading the images
     if isinstance(files, FolderFiles):  # without making a path, for a million files
         name = files.name(place)
-        size = os.stat(os.path.join(files.folder, name)).st_size
     else:
         file = files[place]
         if isinstance(file, bytes):
             return file
-        name, size = file.name, file.stat().st_size
-    return f"{name} {size} ".encode(errors="surrogateescape")  # a name may not be UTF-8
+        name = file.name
+    # A name may not be UTF-8.
+    return f"{name} {_size(files, place)} ".encode(errors="surrogateescape")
+
+
+def _size(files: Sequence[Path | bytes], place: int) -> int:
+    """The number of bytes of a file."""
+    if isinstance(files, FileContents):
+        return int(files.ends[place + 1] - files.ends[place])
+    if isinstance(files, FolderFiles):
+        return os.stat(os.path.join(files.folder, files.name(place))).st_size
+    file = files[place]
+    return len(file) if isinstance(file, bytes) else file.stat().st_size
 
 
 @dataclass(frozen=True)

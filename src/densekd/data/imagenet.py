@@ -54,6 +54,8 @@ def load_imagenet(
     if path.is_file():
         packed = open_packed(path)
         only = _chosen_classes(packed.classes, classes_file, subset)
+        if only is not None and classes_file is not None:
+            only = sorted(only)  # as from folders
         return packed_dataset(packed, image_size, only)
     found = find_imagenet(path, classes_file, subset=subset)
     images, table = read_images(found, image_size, memory_bytes, on_progress, check=False)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import rich.progress as bars
 import typer
@@ -17,6 +17,9 @@ from rich.table import Table
 from densekd.checks import escape_controls as escape_controls
 from densekd.files import to_json
 from densekd.training.callbacks import forward_warnings
+
+if TYPE_CHECKING:
+    from densekd.model.store import Update
 
 # Without a terminal, progress is printed as lines, at most one in this time.
 _SECONDS_PER_LINE = 10.0
@@ -65,6 +68,22 @@ def name_list(classes: Sequence[str], most: int = 3) -> str:
     listed = classes if len(classes) <= most + 1 else classes[:most]
     rest = len(classes) - len(listed)
     return ", ".join(map(safe, listed)) + (f" and {number(rest)} more" if rest else "")
+
+
+def what_it_did(update: "Update", noun: str = "", most: int = 3) -> str:
+    """What an update did: ``learned cat, dog, and more of owl, from 30 images``.
+
+    Args:
+        update: which may have taught new classes, more of known ones, both, or nothing.
+        noun: what it learned from; their number is left out if this is.
+        most: the number of names to list.
+    """
+    if update.edit is not None:
+        return str(update.edit)
+    new, more = (name_list(names, most) for names in (update.learned, update.replayed))
+    parts = [text for text, has in ((new, new), (f"more of {more}", more)) if has]
+    images = f"{',' if len(parts) > 1 else ''} from {count(update.images, noun)}" if noun else ""
+    return f"learned {', and '.join(parts) or '(erased)'}{images}"
 
 
 def duration(seconds: float) -> str:

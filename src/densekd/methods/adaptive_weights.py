@@ -117,20 +117,22 @@ class AdaptiveWeights:
         if not self._tasks:
             raise ValueError("No task was learned yet: call add_task() before set_new().")
         new = self._checked(vectors)
+        # Vectors loaded from a file are on the CPU.
+        tasks = [task.to(new) for task in self._tasks]
         means = _Means(
-            torch.stack([task.sum(0) for task in self._tasks]),
-            new.new_tensor([len(task) for task in self._tasks]),
+            torch.stack([task.sum(0) for task in tasks]),
+            new.new_tensor([len(task) for task in tasks]),
             new.mean(0),
             new.new_tensor(len(new)),
             new.new_ones(()),
         )
-        each = torch.eye(len(self._tasks), dtype=torch.bool, device=new.device)
+        each = torch.eye(len(tasks), dtype=torch.bool, device=new.device)
         overall = means.distance(each.any(0))
         if self.similarity == "rescaled":
             if overall == 0:
                 raise ValueError("Old and new classes have the same mean vector: can't rescale s.")
             means = means._replace(unit=overall)
-        self._new, self._means = new, means
+        self._tasks, self._new, self._means = tasks, new, means
         by_task = ", ".join(f"{s:.4g}" for s in means.distance(each).tolist())
         logger.info("s(all old, new) = %.4g; by task: %s", overall.item(), by_task)
 

@@ -33,7 +33,7 @@ class Schedule:
     # The learning rate of the first epoch after the warm-up; by default 0.1, for AdamW 0.001.
     lr: float = None  # type: ignore[assignment]
     decay: Decay = "cosine"
-    lr_end: float = 1e-4  # where the cosine ends
+    lr_end: float = 1e-4  # where the cosine ends; a smaller ``lr`` stays as it is
     milestones: tuple[int, ...] = ()  # the epochs from which the rate is multiplied by ``factor``
     batch_size: int = 128  # of each stream, over all ranks
     momentum: float = 0.9  # of SGD; AdamW's first beta, whose second is 0.999
@@ -78,7 +78,8 @@ class Schedule:
         if self.decay == "cosine":
             done, epochs = epoch - self.warmup, self.epochs - self.warmup
             share = (1 + math.cos(math.pi * done / epochs)) / 2
-            return self.lr_end + (self.lr - self.lr_end) * share
+            end = min(self.lr_end, self.lr)
+            return end + (self.lr - end) * share
         return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
 
     def scaled(self, share: float) -> "Schedule":

@@ -33,10 +33,9 @@ class ModelCheck:
 
     @property
     def best(self) -> int | None:
-        """The current step if it is intact, or else the newest one that is, or that opens."""
-        if self.current in self.intact:
-            return self.current
-        return max(self.intact or self.opens, default=None)
+        """The current step if no other can do more, or else the newest of those that can most."""
+        best = self.intact or self.opens
+        return self.current if self.current in best else max(best, default=None)
 
 
 def check_model(folder: Path) -> ModelCheck:

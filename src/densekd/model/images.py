@@ -72,6 +72,11 @@ def check_learnable(
             f"{source} has no new class; this model was trained by a method, so it can only learn "
             "more about known classes together with a new one."
         )
+    warn_if_alike(names, known)
+
+
+def warn_if_alike(names: Sequence[str], known: Sequence[str]) -> None:
+    """Warn of new names that differ from a known one only by case or encoding."""
     alike = {_normalised(name): name for name in known}
     for name in names:
         other = alike.get(_normalised(name), name)

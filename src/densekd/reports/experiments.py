@@ -9,8 +9,8 @@ from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS, flat, merge, nested
 from densekd.reports.groups import Group
-from densekd.reports.labels import FILE_KEY, shortened_schedule, table_file_name
-from densekd.reports.runs import AVERAGE, AnyRun, FoundRuns, RunRecord, folder_of
+from densekd.reports.labels import shortened_schedule, table_file_name
+from densekd.reports.runs import AVERAGE, AnyRun, FoundRuns, edited_files, folder_of
 from densekd.reports.statistics import Summary, gaps, group_by
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
 from densekd.runs.stored import check_links, load_sweep
@@ -58,20 +58,9 @@ class SweepResults:
         for reason, points in group_by(self.left_out, lambda each: each[1]).items():
             labels = ", ".join(label(point) for point, _ in points)
             lines.append(f"Impossible, and left out: {labels}: {reason}")
-        lines += [f"{file} was another one in some of these runs." for file in self._edited]
+        edited = edited_files(entry.run for entry in (*self.trials, *self.entries))
+        lines += [f"{file} was another one in some of these runs." for file in edited]
         return lines + ([self.rehearsal] if self.rehearsal else [])
-
-    @property
-    def _edited(self) -> list[str]:
-        """The files that the runs were made with, such as code, and that changed meanwhile."""
-        runs = [entry.run for entry in (*self.trials, *self.entries)]
-        files = [run.files for run in runs if isinstance(run, RunRecord)]
-        names = dict.fromkeys(name for each in files for name in each)
-        return [
-            name.removeprefix(FILE_KEY)
-            for name in names
-            if len({each[name] for each in files if name in each}) > 1
-        ]
 
     @property
     def progress(self) -> str:

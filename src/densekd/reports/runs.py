@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -175,6 +175,17 @@ class CompressionRun:
 
 
 AnyRun = RunRecord | CompressionRun
+
+
+def edited_files(runs: Iterable[AnyRun | None]) -> list[str]:
+    """The files that the runs were made with, such as code, and that changed meanwhile."""
+    files = [run.files for run in runs if isinstance(run, RunRecord)]
+    names = dict.fromkeys(name for each in files for name in each)
+    return [
+        name.removeprefix(FILE_KEY)
+        for name in names
+        if len({each[name] for each in files if name in each}) > 1
+    ]
 
 
 def _read_checksums(file: Path) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """Begin a run with the learned steps of another one."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from densekd.config.digests import influential
 from densekd.config.schema import StartConfig
 from densekd.config.settings_tree import digest
-from densekd.data.scenario import Scenario, Task
+from densekd.data.scenario import Scenario
 from densekd.files import write_atomically
-from densekd.runs.loaded import LoadedRun
+from densekd.runs.loaded import LoadedRun, check_classes
 from densekd.runs.predictions import predictions_file
 from densekd.training.checkpoint import State, sound_content
 from densekd.training.learner import Learner
@@ -43,15 +42,6 @@ def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> 
     learned = ("network.", "memory.", "term.")
     records = {name: x for name, x in state.tensors.items() if not name.startswith(learned)}
     return State({**state.facts, "learner": own.facts}, {**own.tensors, **records})
-
-
-def check_classes(folder: Path, learned: Sequence[str], tasks: Sequence[Task]) -> None:
-    """Raise ValueError unless the run in a folder has learned the classes of these tasks."""
-    if list(learned) != [name for task in tasks for name in task.classes]:
-        raise ValueError(
-            f"{folder} learned other classes than its data has now, or in another order; restore "
-            "the data, or begin a new run with another --out."
-        )
 
 
 def copy_predictions(start: StartConfig, folder: Path) -> None:

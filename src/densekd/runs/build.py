@@ -21,23 +21,25 @@ Normalisation = tuple[Channels, Channels]
 
 def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scenario:
     """Load the data, hold out validation images, and divide the classes into tasks."""
-    dataset = make_dataset(config, on_progress)
+    whole = load_dataset(config, on_progress)
+    protocol = dict(vars(config.scenario))
+    first, tasks = protocol.pop("first"), protocol.pop("tasks")
+    # Of the whole data set, since the order ``icarl`` depends on the number of images.
+    if tasks is None:
+        scenario = Scenario.of(whole, **protocol)
+    else:
+        scenario = Scenario.of_tasks(whole, tasks, config.scenario.order)
+    dataset = fewer(whole, config.data.per_class, config.data.test_per_class)
     if share := config.data.validation:
         # Seed and class alone decide which images, so runs with other methods, tasks or orders
         # hold out the same.
         train, held = stratified_split(dataset.train, share, config.seed, stream="validation")
         dataset = dataclasses.replace(dataset, train=train, validation=held)
-    protocol = dict(vars(config.scenario))
-    first, tasks = protocol.pop("first"), protocol.pop("tasks")
-    if tasks is None:
-        scenario = Scenario.of(dataset, **protocol)
-    else:
-        scenario = Scenario.of_tasks(dataset, tasks, config.scenario.order)
-    return dataclasses.replace(scenario, first=first)
+    return dataclasses.replace(scenario, dataset=dataset, first=first)
 
 
-def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
-    """Load the data."""
+def load_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
+    """Load the data, with all images of each class."""
     data = config.data
     options = SourceOptions(
         data_dir=data.dir,
@@ -49,8 +51,7 @@ def make_dataset(config: CommonConfig, on_progress: OnProgress | None = None) ->
         # In memory, images are cut to their centre, and a crop can't be out of any part.
         memory_bytes=0 if config.augment.crop == "resized" else None,
     )
-    dataset = load(data.source, options, on_progress=on_progress)
-    return fewer(dataset, data.per_class, data.test_per_class)
+    return load(data.source, options, on_progress=on_progress)
 
 
 def fewer(

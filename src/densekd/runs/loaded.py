@@ -1,5 +1,6 @@
 """Read a run folder: settings, results, predictions and learners of its steps."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from densekd.config.branching import read_config
 from densekd.config.own_parts import load_trusted
 from densekd.config.schema import Config
 from densekd.data.dataset import image_shape
-from densekd.data.scenario import Scenario
+from densekd.data.scenario import Scenario, Task
 from densekd.files import expand_home
 from densekd.metrics import Matrix
 from densekd.runs.build import make_engine, make_learner, make_scenario
@@ -50,9 +51,14 @@ class LoadedRun:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The tasks; loads the data set."""
+        """The tasks; loads the data set, which must have the classes that the run learned."""
         load_trusted(self.config, self.folder, self.trust_code)
-        return make_scenario(self.config)
+        scenario = make_scenario(self.config)
+        done = self.steps if self.result or self.kept_steps else ()
+        check_classes(
+            self.folder, [x for step in done for x in step.classes], scenario[: len(done)]
+        )
+        return scenario
 
     @cached_property
     def steps(self) -> tuple[StepRecord, ...]:
@@ -156,6 +162,15 @@ def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
         ((10, 10), (5, 5))
     """
     return LoadedRun(expand_home(folder), trust_code=trust_code)
+
+
+def check_classes(folder: Path, learned: Sequence[str], tasks: Sequence[Task]) -> None:
+    """Raise ValueError unless the run in a folder has learned the classes of these tasks."""
+    if list(learned) != [name for task in tasks for name in task.classes]:
+        raise ValueError(
+            f"{folder} learned other classes than its data has now, or in another order; restore "
+            "the data, or begin a new run with another --out."
+        )
 
 
 def evaluations_of(state: State) -> list[Evaluation]:

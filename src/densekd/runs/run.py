@@ -31,10 +31,10 @@ from densekd.data.scenario import Task
 from densekd.files import remove_leftovers, write_sealed_text
 from densekd.methods.registry import baseline_of, split_name, what_kd_does
 from densekd.parts import explain_errors, is_reference, load_files, short_name
-from densekd.runs.branch import branched_state, check_classes, copy_predictions
+from densekd.runs.branch import branched_state, copy_predictions
 from densekd.runs.build import make_engine, make_learner, make_scenario
 from densekd.runs.epochs import EpochLog, StepTable, copy_epochs
-from densekd.runs.loaded import evaluations_of
+from densekd.runs.loaded import check_classes, evaluations_of
 from densekd.runs.locks import exclusive
 from densekd.runs.loggers import RunLoggers
 from densekd.runs.observer import RunObserver, RunObservers
@@ -56,6 +56,7 @@ from densekd.training.evaluate import Evaluation, evaluate, forward_transfer
 from densekd.training.learner import Learned, Learner
 from densekd.training.own_metrics import find_metrics, measure, try_metrics
 from densekd.training.phases import frozen_copy
+from densekd.training.task_checks import check_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class _Run:
         dataset = self.scenario.dataset
         self.size = image_shape(dataset.train.images)
         self.learner = self._new_learner()
+        check_tasks(self.scenario, self.learner.method, self.learner.memory)
         self.untrained = frozen_copy(self.learner.network)
         self.metrics = find_metrics(config.metrics or ())
         try_metrics(self.metrics, self.scenario)

@@ -80,7 +80,7 @@ def load_state(path: Path) -> State:
     record = _read_json(path)
     file = _tensors_file(path, record["tensors"])
     try:
-        content = read_regular_file(file, physical_memory() // 2)
+        content = read_regular_file(file, most_bytes())
     except FileNotFoundError as error:
         raise DamagedFile(f"The checkpoint {path} has lost its tensors, {file}.") from error
     if sha256(content).hexdigest() != record["tensors"]:
@@ -89,6 +89,11 @@ def load_state(path: Path) -> State:
         return State(record["facts"], dict(sorted(load(content).items())))
     except (SafetensorError, ValueError, KeyError) as error:
         raise DamagedFile(f"{file} is damaged: it isn't in the format safetensors.") from error
+
+
+def most_bytes() -> int:
+    """How large the tensors of a state may be, so that `load_state` reads them."""
+    return physical_memory() // 2
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from densekd.data.convert import ImageInputs, Label, as_images, as_labels, as_ta
 from densekd.data.dataset import Images, image_shape
 from densekd.data.memory import EVERYTHING, ExemplarMemory
 from densekd.data.scenario import Task
+from densekd.files import expand_home
 from densekd.methods.defaults import kind_by_size
 from densekd.methods.method import DataKind, Method
 from densekd.nn.adapter import BackboneAdapter, width_at
@@ -37,6 +38,7 @@ from densekd.training.settings import (
     restore_parts,
 )
 from densekd.training.settings import Settings as Settings
+from densekd.training.task_checks import check_tasks
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Learner:
         checkpoints: Checkpoints | None = None,
         external_teacher: ExternalTeacher | None = None,
     ) -> Learned:
-        """Learn the next task; the learner is unchanged until the task is learned.
+        """Learn the next task; the learner is unchanged until it is learned.
 
         Repeated with the same checkpoints, an interrupted call ends with the same bits.
 
@@ -126,7 +128,7 @@ class Learner:
             external_teacher: teaches in place of the network before the task.
 
         Raises:
-            ValueError: the labels don't continue, or a class has no images.
+            ValueError: the labels don't continue, or the task can't be learned; see `check_tasks`.
             Stopped: ``callback`` asked to stop; progress is saved.
             Diverged: a loss or a weight is no longer finite.
         """
@@ -226,7 +228,7 @@ class Learner:
         state = self.state()
         made_of = {**self.spec.describe(), "used": describe_augment(self.settings.augment)}
         facts = {**state.facts, "parts": {**made_of, "kind": self.kind}}
-        checkpoint.save_state(Path(folder) / "learner", State(facts, state.tensors))
+        checkpoint.save_state(expand_home(folder) / "learner", State(facts, state.tensors))
 
     @classmethod
     def load(
@@ -242,10 +244,11 @@ class Learner:
         A backbone, method or augmentation that was given as an object can't be saved: pass it
         again. What is passed replaces what was saved. For another method, see `load_state`.
         """
-        state = checkpoint.load_state(Path(folder) / "learner")
+        folder = expand_home(folder)
+        state = checkpoint.load_state(folder / "learner")
         given = {"backbone": backbone, "method": method, "memory": memory, "settings": settings}
         made_of = state.facts.get("parts", {})
-        with checkpoint.sound_content(Path(folder)):
+        with checkpoint.sound_content(folder):
             learner = cls(**restore_parts(made_of, given))
             learner._set_kind(made_of.get("kind", learner.kind))
             learner.load_state(state, change_method=method is not None)
@@ -309,12 +312,7 @@ class Learner:
                 f"Task {task.number} begins with class {task.first}, "
                 f"but {len(self.classes)} classes were learned."
             )
-        counts = torch.bincount(task.train.labels - task.first, minlength=len(task.classes))
-        if not counts.all():
-            empty = task.classes[int(counts.argmin())]
-            raise ValueError(
-                f"The class {empty!r} has no image to learn from; add some, or leave it out."
-            )
+        check_tasks([task], self.method, self.memory)
 
     def _set_kind(self, kind: DataKind) -> None:
         """Let the kind of data decide lambda, if the method was given by its name."""

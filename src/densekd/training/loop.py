@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,7 +110,7 @@ def train_task(
             saved = None
         loop.run(position, callback)
     # In evaluation mode, so that inference switches no mode while another thread infers.
-    network.eval().requires_grad_(True)
+    network.eval().requires_grad_(True).zero_grad()  # gradients would take memory until the next
     return position
 
 
@@ -193,7 +192,11 @@ class _PhaseLoop:
         self._images = position.images
         for batches in self.training.epoch(position.epoch, position.batch):
             images = sum(len(batch.labels) for batch in batches.values())
-            position.add(self._step(batches), images * self.engine.share.world)
+            place = self.phase.name, position.epoch, position.batch, self.engine.share.rank
+            # Networks and terms may draw from torch's global generators, as dropout does.
+            with self.engine.seeded(self.task.seeds.at(*place).number("noise")):
+                losses = self._step(batches)
+            position.add(losses, images * self.engine.share.world)
             last = position.batch == len(self.training)
             if last or time.monotonic() - self._reported >= _SECONDS_PER_REPORT:
                 self._report(position, callback)
@@ -232,9 +235,10 @@ class _PhaseLoop:
                 "compute them from the student's outputs, without detach or no_grad."
             )
         if self.engine.share.world > 1:
-            # DDP waits for the gradient of every parameter, but some classes may be in no loss,
-            # such as the old ones without exemplars.
-            total = total + 0.0 * sum(out.logits.sum() for out in students.values())
+            # DDP waits for the gradient of every parameter, but some may be in no loss, such as
+            # those of old classes without exemplars, or a layer that the network doesn't use.
+            groups = self.optimiser.param_groups
+            total = total + 0.0 * sum(x.sum() for group in groups for x in group["params"])
         self.optimiser.zero_grad(set_to_none=True)
         self.engine.fabric.backward(self.scaler.scale(total))
         self.scaler.unscale_(self.optimiser)
@@ -254,12 +258,13 @@ class _PhaseLoop:
             )
 
     def _report(self, position: Position, callback: Callback) -> None:
-        totals = torch.stack(list(position.sums.values())).tolist()
-        sums = dict(zip(position.sums, totals, strict=True))
-        # Several ranks must fail together; they do when `_save` checks the weights.
-        if self.engine.share.world == 1:
+        totals = torch.stack(list(position.sums.values()))
+        sums = dict(zip(position.sums, totals.tolist(), strict=True))
+        # Several ranks must fail together, so they look at the sums of all at the end of an epoch.
+        if self.engine.share.world == 1 or position.batch == len(self.training):
             # A sum stays non-finite once one of its losses was.
-            wrong = [slot for slot, x in sums.items() if not math.isfinite(x)]
+            finite = self.engine.total(totals).isfinite().tolist()
+            wrong = [slot for slot, fine in zip(sums, finite, strict=True) if not fine]
             self._check(not wrong and can_scale(self.scaler), position, wrong)
         schedule, now = self.phase.schedule, time.monotonic()
         seconds, images = now - self._reported, position.images - self._images

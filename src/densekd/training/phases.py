@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -74,11 +75,12 @@ class TaskTraining:
         self.terms = copy.deepcopy(dict(terms))
         self.active_terms = {s: term for s, term in self.terms.items() if self._active(s, term)}
         context = self._context(self._network)
-        notes = {
-            f"{slot}.{name}": value
-            for slot, term in self.active_terms.items()
-            for name, value in term.begin(context).items()
-        }
+        with self._seeded("begin"):
+            notes = {
+                f"{slot}.{name}": value
+                for slot, term in self.active_terms.items()
+                for name, value in term.begin(context).items()
+            }
         needed = any(term.needs_teacher for term in self.active_terms.values())
         if needed and self._external_teacher is not None:
             self.teacher = frozen_copy(self._external_teacher.network)
@@ -95,8 +97,9 @@ class TaskTraining:
         if self.memory.selection != "random":
             features = extract_features(network, new, self.settings).cpu()
         context = self._context(network)
-        for term in self.terms.values():
-            term.end(context)
+        with self._seeded("end"):
+            for term in self.terms.values():
+                term.end(context)
         generator = self.seeds.generator("memory")
         self.memory.learn(new, self.new_classes, generator, features, self.images.reserved)
 
@@ -115,6 +118,10 @@ class TaskTraining:
             phase.teacher == "self" and slot in (phase.slots or ()) for phase in self.phases
         )
         return bool(streams & set(term.streams)) and (taught or not term.needs_teacher)
+
+    def _seeded(self, place: str) -> AbstractContextManager[None]:
+        """Seed torch's global generators alike on all ranks, for what terms draw from them."""
+        return self.settings.engine.seeded(self.seeds.at(place).number("noise"))
 
     def _context(self, network: Network) -> TaskContext:
         kept = [] if self.images.exemplars is None else [self.images.exemplars]

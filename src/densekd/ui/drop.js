@@ -1,10 +1,15 @@
 // An area to drop images and folders on; sends a JSON list of the uploads. For gr.HTML's js_on_load.
 const PARALLEL = 8;
+const LARGEST = 200 * 2 ** 20;  // bytes, as the server's limit
 
 const showStatus = (text) => { element.querySelector(".kd-status").textContent = text; };
 
-async function uploadAll(files) {
-  const uploads = [];
+// The browser doesn't know the kind of every image; the server leaves out those that aren't any.
+const usable = ([, file]) =>
+  file.size <= LARGEST && (!file.type || file.type.startsWith("image/"));
+
+async function uploadAll(dropped) {
+  const uploads = [], files = dropped.filter(usable), skipped = dropped.length - files.length;
   try {
     for (let i = 0; i < files.length; i += PARALLEL) {
       showStatus(`Uploading ${i + 1} of ${files.length}`);
@@ -12,9 +17,10 @@ async function uploadAll(files) {
         ({ name, file: (await upload(file)).path }));
       uploads.push(...await Promise.all(sent));
     }
-    showStatus("");
+    const several = skipped === 1 ? "1 file was" : `${skipped} files were`;
+    showStatus(skipped ? `${several} left out: not an image, or more than 200 MB.` : "");
   } catch (error) {
-    showStatus("Upload failed: a file has more than 200 MB, or the server has ended.");
+    showStatus("Upload failed: a file can't be read, or the server has ended.");
     return;
   }
   if (!uploads.length) return;
@@ -50,6 +56,11 @@ element.addEventListener("drop", async (event) => {
   event.preventDefault();
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry());
   const found = [];
-  for (const entry of entries) if (entry) await walk(entry, "", found);
+  try {
+    for (const entry of entries) if (entry) await walk(entry, "", found);
+  } catch (error) {
+    showStatus(`What was dropped can't be read (${error.message}); try "Choose a folder".`);
+    return;
+  }
   uploadAll(found);
 });

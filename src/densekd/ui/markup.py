@@ -120,20 +120,16 @@ def warning_list(warnings: Sequence[str]) -> str:
 
 def update_result(update: Update) -> str:
     """What an update did: in a sentence, and class by class."""
-    text = f"Step {update.step} {_deed(update)}."
+    text = f"Step {update.step} {_deed(update, 'photo')}."
     before, after = update.before, update.after
     if before is not None and before.old is not None and after.old is not None:
         text += f" Accuracy on old classes: {_percent(before.old)} → {_percent(after.old)}."
     return f"<p>{text}</p>{accuracy_chart(update)}"
 
 
-def _deed(update: Update) -> str:
+def _deed(update: Update, noun: str = "") -> str:
     """What an update did, in words."""
-    if update.edit is not None:
-        return html.escape(str(update.edit))
-    if update.learned:
-        return f"learned <b>{_short_list(update.learned)}</b> from {_photos(update.images)}"
-    return f"learned {_photos(update.images)} more of <b>{_short_list(update.replayed)}</b>"
+    return html.escape(output.what_it_did(update, noun, _MAX_NAMES))
 
 
 def accuracy_chart(update: Update) -> str:
@@ -222,7 +218,6 @@ def history_table(entries: Sequence[HistoryEntry]) -> str:
 
 def _history_row(entry: HistoryEntry) -> str:
     update, old = entry.update, "-"
-    learned = f"learned {_short_list(update.learned or update.replayed)}"
     since = "" if entry.parent in (None, entry.step - 1) else f" (after {entry.parent})"
     if update.before is not None:
         old = f"{_percent(update.before.old)} → {_percent(update.after.old)}"
@@ -230,7 +225,7 @@ def _history_row(entry: HistoryEntry) -> str:
     cells = (
         f"{entry.step}{since}",
         _local_time(entry.when),
-        learned if update.edit is None else html.escape(str(update.edit)),
+        _deed(update),
         f"{update.images:,}",
         old,
         _percent(update.after.all),

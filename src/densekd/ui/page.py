@@ -97,7 +97,9 @@ class Page:
         with gr.Accordion("Options", open=False):
             with gr.Row():
                 self.minutes = gr.Number(0, label="Time limit in minutes (0: no limit)")
-                self.epochs = gr.Number(0, label="Epochs (0: automatic)", precision=0)
+                self.epochs = gr.Number(
+                    0, label="Epochs (0: automatic)", precision=0, visible=False
+                )
             self.known = gr.Checkbox(True, label="Allow more photos of known classes")
         with gr.Row():
             self.clear_button = gr.Button("Clear")
@@ -110,7 +112,7 @@ class Page:
         views: list[Any] = [
             *(self.seen, self.busy_timer, self.header, self.history, self.predictions, self.basket),
             *(self.progress, self.result, self.class_name, self.teach_button, self.stop_button),
-            *(self.tabs, self.mistakes),
+            *(self.tabs, self.mistakes, self.epochs),
         ]
         options = [self.minutes, self.epochs, self.known]
         events: list[tuple[Callable[..., Any], Callable[..., _Changes], list[Any]]] = [
@@ -250,12 +252,18 @@ class Page:
     def _show_model(self) -> _Changes:
         try:
             entries, current = self.session.history(), self.session.current()
+            trains = self.session.trains()
         except (ValueError, OSError) as error:
             return {self.header: markup.alert(str(error))}
         past = "<p>No updates yet.</p>"
         if current is not None:
             past = markup.history_table(entries) + markup.update_result(current.update)
-        return {self.header: markup.model_header(self.title, current), self.history: past}
+        return {
+            self.header: markup.model_header(self.title, current),
+            self.history: past,
+            # A new model is not asked: with epochs it would be of another, less accurate kind.
+            self.epochs: gr.update(visible=trains),
+        }
 
     def _show_basket(self) -> _Changes:
         return {self.basket: markup.basket(self.session.basket.photos())}

@@ -3,15 +3,16 @@
 import io
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from densekd.data.decode import UnreadableImage, open_rgb
-from densekd.model.frozen.edit import Correction, correct_photos
-from densekd.model.model import history
+from densekd.model.frozen.edit import Correction, correct_photos, file_hash
+from densekd.model.frozen.model import FrozenModel
+from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
 from densekd.model.pointer import step_numbers
-from densekd.model.store import HistoryEntry, Store
+from densekd.model.store import FROZEN, HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
 from densekd.ui.reviewer import Reviewer, suspect_id
@@ -70,6 +71,12 @@ class Session:
         """All steps of the model; none if it doesn't exist yet."""
         return [] if Store(self.folder).pointer() is None else history(self.folder)
 
+    def trains(self) -> bool:
+        """Whether the model's network is trained at each update, so that epochs can be chosen."""
+        store = Store(self.folder)
+        pointer = store.pointer()
+        return pointer is not None and store.facts(pointer.step).get("kind") != FROZEN
+
     def current(self) -> HistoryEntry | None:
         """The model's current step."""
         return next((entry for entry in self.history() if entry.current), None)
@@ -123,12 +130,12 @@ class Session:
         self._check(uploads, options)
         place = Path(tempfile.mkdtemp(prefix="update-", dir=self._uploads.parent))
 
-        def clean_up(*, taught: bool) -> None:
+        def clean_up(step: int | None) -> None:
             shutil.rmtree(place, ignore_errors=True)
-            if taught:
-                delete_uploads(uploads)
-            else:
-                self.basket.add(uploads)
+            left = uploads if step is None else [*not_learned(uploads, self.folder, step)]
+            self.basket.add(left)
+            kept = {upload.id for upload in left}
+            delete_uploads(upload for upload in uploads if upload.id not in kept)
 
         # Before the job starts, whose thread may give them back at once.
         self.basket.take(upload.id for upload in uploads)
@@ -136,10 +143,10 @@ class Session:
             link_by_class(uploads, place)
             self.job = UpdateJob(
                 UpdateInput(self.folder, place, options),
-                lambda job: clean_up(taught=job.update is not None),
+                lambda job: clean_up(None if job.update is None else job.update.step),
             )
         except BaseException:  # as when no process can be started
-            clean_up(taught=False)
+            clean_up(None)
             raise
         self.updates += 1
 
@@ -182,3 +189,18 @@ class Session:
                 f"The model knows {again[0]!r} already; give another name, or allow more photos "
                 "of known classes under Options."
             )
+
+
+def not_learned(uploads: Sequence[Upload], folder: Path, step: int) -> Iterator[Upload]:
+    """The photos that a step doesn't have: unreadable ones, and those beyond a time limit.
+
+    A model that is trained doesn't record which photos it had, so none of it are given.
+    """
+    try:
+        model = Model.open(folder, step)
+        taught = model.taught if isinstance(model, FrozenModel) else None
+    except (ValueError, OSError):  # changed or damaged meanwhile: lose no photo
+        taught = set()
+    for upload in uploads:
+        if taught is not None and (upload.label, file_hash(upload.file)) not in taught:
+            yield upload

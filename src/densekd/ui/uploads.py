@@ -14,6 +14,7 @@ from densekd.data.folder import TRAIN
 
 # The folders that divide photos, and whether their photos are to test on.
 _TESTED = {TRAIN: False, "val": True, "test": True}
+_LONGEST_NAME = 200  # bytes
 
 
 class Upload(NamedTuple):
@@ -129,7 +130,14 @@ def _place(path: str) -> tuple[tuple[str, ...], str]:
     if folders[1:] and folders[0] not in _TESTED:  # ``train`` and ``val`` may be dropped together
         del folders[0]
     shown = "".join(c if c.isprintable() or c < " " else " " for c in name)
-    return tuple(map(_check_name, folders)), _check_name(shown)
+    return tuple(map(_check_name, folders)), _check_name(_shortened(shown))
+
+
+def _shortened(name: str) -> str:
+    """The name of a file, with as much of what is before the ending as fits."""
+    stem, ending = os.path.splitext(name)
+    room = _LONGEST_NAME - len(ending.encode(errors="replace"))
+    return stem.encode(errors="replace")[: max(room, 1)].decode(errors="ignore") + ending
 
 
 def _link(file: Path, target: Path) -> Path:
@@ -142,8 +150,8 @@ def _link(file: Path, target: Path) -> Path:
 def _check_name(name: str) -> str:
     """A name without spaces around it; raises unless it can be the name of one folder."""
     name = name.strip()
-    if not name or name in (".", "..") or len(name.encode(errors="replace")) > 200:
-        raise ValueError("A name must have between 1 and 200 letters.")
+    if not name or name in (".", "..") or len(name.encode(errors="replace")) > _LONGEST_NAME:
+        raise ValueError(f"A name must have between 1 and {_LONGEST_NAME} letters.")
     if not is_folder_name(name):
         raise ValueError(
             f"{name!r} can't be a class name or a file name; use letters, digits and spaces."

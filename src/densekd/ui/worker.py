@@ -58,7 +58,7 @@ class UpdateJob(BackgroundJob):
                     self.progress = event
                 return
             case JobWarning():
-                self.warnings.append(event.text)
+                self.warnings.append(event.text.replace(f"{self._source}/", ""))
                 return
             case JobDone():
                 self.update = event.result

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from densekd.analysis import flatness as module
 from densekd.analysis.flatness import Noise, flatness
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.methods.paper import DenseOptions, dense
@@ -107,3 +108,14 @@ def test_the_usual_grid() -> None:
     noise = Noise()
     assert (len(noise.sigmas), noise.sigmas[1], noise.sigmas[-1]) == (21, 0.001, 0.02)
     assert noise.draws == 5
+
+
+def test_losses_are_summed_in_a_type_that_the_device_has(
+    learned: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apple's mps has no float64."""
+    usual = flatness(learned, TRAIN, NOISE)
+    monkeypatch.setattr(module, "working_dtype", lambda _: torch.float32)
+    found = flatness(learned, TRAIN, NOISE)
+    assert found != usual
+    np.testing.assert_allclose(found, usual, rtol=1e-4)

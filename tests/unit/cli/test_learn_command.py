@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -8,9 +9,10 @@ from typer.testing import CliRunner
 
 from densekd.cli import app
 from densekd.cli.learn import show_finetuned, show_update
+from densekd.display import output
 from densekd.model.frozen import finetune
 from densekd.model.frozen.finetune import Finetuned
-from densekd.model.store import Accuracy, ClassChange, Update
+from densekd.model.store import Accuracy, ClassChange, Edit, Update
 
 from support.photos import fill
 
@@ -34,6 +36,25 @@ def test_what_was_learned_least_and_what_was_forgotten_is_named() -> None:
         "Forgot most, in %: cat 90.0 → 50.0.",
         "Without test images: elk.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("learned", "replayed", "said"),
+    [
+        (("cat", "dog"), (), "learned cat, dog from 90 images"),
+        (("cat",), ("owl", "bee"), "learned cat, and more of owl, bee, from 90 images"),
+        ((), ("owl",), "learned more of owl from 90 images"),
+        ((), (), "learned (erased) from 90 images"),
+    ],
+)
+def test_photos_of_known_classes_are_not_said_to_be_of_new_ones(
+    learned: tuple[str, ...], replayed: tuple[str, ...], said: str
+) -> None:
+    update = Update(1, learned, replayed, 90, 0, None, Accuracy(None, None, None), (), 3.0)
+    assert output.what_it_did(update, "image") == said
+    assert output.what_it_did(update) == said.removesuffix(" from 90 images").removesuffix(",")
+    renamed = replace(update, edit=Edit("renamed", ("cat",), 9, "dog"))
+    assert output.what_it_did(renamed, "image") == "renamed cat to dog"
 
 
 def test_fine_tuning_says_whether_it_helped() -> None:

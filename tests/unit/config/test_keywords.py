@@ -47,6 +47,15 @@ def test_keywords_win_over_the_file_and_overrides_over_both() -> None:
         ("icarl", "method.options.temperature", True),
         ("icarl+rdkd", "method.options.temperature", False),
         ("gkd", "method.options.lambda_base", False),
+        ("gkd", "method.options.vectors", True),
+        ("icarl+gkd", "method.options.size_ratio", True),
+        ("rdkd-adaptive", "method.options.similarity", False),
+        ("icarl+rdkd-adaptive", "method.options.vectors", False),
+        ("rdkd-adaptive", "method.options.lambda_exponent", True),
+        ("rdkd", "method.options.lambda_exponent", False),
+        ("rdkd", "method.options.streams", False),
+        ("icarl+rdkd", "method.options.streams", True),
+        ("icarl+rdkd-adaptive", "method.options.head", True),
         ("gkd", "training.finish", True),
         ("icarl", "training.finish", True),
         ("ucir", "training.finish", False),
@@ -57,7 +66,8 @@ def test_settings_without_effect_are_told(
     method: str, key: str, unused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     values = {"training.finish": {"epochs": 3}, "method.options.streams": "merged"}
-    values |= {"method.options.head": "linear"}
+    values |= {"method.options.head": "linear", "method.options.similarity": "rescaled"}
+    values |= {"method.options.size_ratio": "all", "method.options.vectors": "recomputed"}
     make_config({"method": {"name": method}}, changes={key: values.get(key, 4.0)})
     told = [f"{key} has no effect on {method}."] if unused else []
     assert [record.getMessage() for record in caplog.records] == told

@@ -118,3 +118,15 @@ def test_the_fingerprint_of_packed_images_is_made_of_their_checksums() -> None:
 
     assert of(2**32 - 1, 7) == of(2**32 - 1, 7)
     assert len({of(2**32 - 1, 7), of(7, 2**32 - 1), of(1, 7)}) == 3
+
+
+def test_the_bytes_of_a_state_are_known_without_reading_files(tmp_path: Path) -> None:
+    for name, content in (("a", b"12"), ("b", b"345"), ("c", b"6")):
+        (tmp_path / name).write_bytes(content)
+    paths = [tmp_path / name for name in "abc"]
+    packed = FileContents(np.frombuffer(b"123456", np.uint8), ends_of([2, 3, 1]))
+    for files in (paths, FolderFiles(tmp_path, "abc"), packed, [b"12", b"345", b"6"]):
+        images = FileImages(files, 8)
+        assert images.state_bytes() == len(images.state()["bytes"]) == 6
+        assert images.take(torch.tensor([1, 2])).state_bytes() == 4
+    assert split(2, 1).images.state_bytes() == 2 * 3 * 8 * 8

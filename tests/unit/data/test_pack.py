@@ -194,8 +194,10 @@ def test_imagenet_and_its_subsets_are_taken_from_a_packed_file(tmp_path: Path) -
     names = tmp_path / "names.txt"
     names.write_text("n02\nn00\n")
     data = load_imagenet(target, classes_file=names, image_size=8)
-    assert data.classes == ("n02", "n00")
-    assert data.train.labels.tolist() == [1, 0]
+    assert data.classes == ("n00", "n02")  # sorted, as from the folders
+    assert data.train.labels.tolist() == [0, 1]
+    assert load_imagenet(tmp_path / "in", classes_file=names, image_size=8).classes == data.classes
+    assert load_packed(target, classes_file=names).classes == ("n02", "n00")
     with pytest.raises(ValueError, match=r"no images of the class .* lacks 100 of the 100"):
         load_imagenet(target, subset="ccil")
 

@@ -7,6 +7,7 @@ import torch
 
 from densekd import AdaptiveWeights, DenseDistillation, TaskPool
 from densekd.losses import groups as groups_module
+from densekd.methods import adaptive_weights
 from densekd.methods.adaptive_weights import Similarity, SizeRatio
 
 import reference
@@ -216,3 +217,25 @@ def test_beyond_twelve_tasks_weighted_groups_are_drawn_without_bias() -> None:
 def test_a_class_without_images_has_no_vector(labels: list[int]) -> None:
     with pytest.raises(ValueError, match="needs an image"):
         AdaptiveWeights(1.0).class_vectors(torch.ones(3, 2), torch.tensor(labels), 3)
+
+
+def test_vectors_from_a_file_follow_new_ones_to_their_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a device that every computer has, which computes no numbers to be logged."""
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda _: [])
+    monkeypatch.setattr(torch.Tensor, "item", lambda _: 0.0)
+    weights = AdaptiveWeights(1.0)
+    weights.load_state_dict({"tasks.0": vectors(4, 0), "tasks.1": vectors(2, 1)})
+    weights.set_new(vectors(2, 2).to("meta"))
+    assert {x.device.type for x in weights.state_dict().values()} == {"meta"}
+    assert weights(torch.ones(1, 2, dtype=torch.bool, device="meta")).device.type == "meta"
+
+
+def test_old_vectors_get_the_type_of_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's mps has no float64."""
+    weights = AdaptiveWeights(1.0)
+    weights.add_task(vectors(4, 0))
+    monkeypatch.setattr(adaptive_weights, "working_dtype", lambda _: torch.float32)
+    weights.set_new(vectors(2, 2))
+    assert weights(torch.ones(1, 1, dtype=torch.bool)).dtype == torch.float32

@@ -131,3 +131,9 @@ def test_each_optimiser_has_its_usual_rate_by_default() -> None:
     assert Schedule().lr == 0.1
     assert Schedule(optimiser="adamw").lr == 0.001
     assert Schedule(lr=0.1, optimiser="adamw").lr == 0.1
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_rate_below_the_end_of_the_cosine_stays(warmup: int) -> None:
+    schedule = Schedule(10, 5e-5, warmup=warmup)
+    assert [schedule.lr_at(epoch) for epoch in range(warmup, 10)] == [5e-5] * (10 - warmup)

@@ -108,6 +108,14 @@ def test_what_can_predict_is_kept(frozen: Path) -> None:
     assert Model.open(frozen).predict([picture("blue", 99)]) == expected
 
 
+def test_a_step_that_was_gone_back_to_is_kept_if_none_is_intact(frozen: Path) -> None:
+    undo(frozen)
+    damage(frozen, "steps/000/photos-*.safetensors")
+    found, _ = repair_model(frozen)
+    assert (found.opens, found.intact, found.best) == ((0, 1), (), 0)
+    assert Model.open(frozen).step == 0
+
+
 def test_a_step_without_classes_cannot_predict(frozen: Path) -> None:
     forget(frozen, ["red", "green"])
     undo(frozen)

@@ -7,6 +7,7 @@ import torch
 
 from densekd.config.schema import Config, resolve
 from densekd.data.dataset import PixelImages
+from densekd.data.scenario import icarl_order
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
 from densekd.nn.registry import make_backbone
 from densekd.runs.build import fewer, make_engine, make_learner, make_scenario
@@ -196,3 +197,13 @@ def test_an_unknown_network_is_refused(name: str) -> None:
 def test_an_impossible_depth_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="depths are "):
         make_backbone(name)
+
+
+def test_icarls_order_is_that_of_the_whole_data_set(npz: str) -> None:
+    def order(**data: Any) -> tuple[int, ...]:
+        tree = {"scenario": {"steps": 2, "order": "icarl"}, "data": {"source": npz, **data}}
+        return tuple(make_scenario(settings(**tree)).order)
+
+    whole = order()
+    assert whole == tuple(icarl_order([5] * 8)) != tuple(icarl_order([3] * 8))
+    assert order(per_class=3) == order(validation=0.4) == order(test_per_class=1) == whole

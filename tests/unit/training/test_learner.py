@@ -495,3 +495,30 @@ def test_a_loss_over_new_classes_alone_is_refused_with_exemplars_in_its_batches(
     without = tiny_learner(how, per_class=0)
     for task in STEPS_OF_TWO[:2]:
         without.learn(task)
+
+
+def test_labels_of_other_classes_are_refused() -> None:
+    task = SCENARIO[0]
+    for label in (-1, 4):
+        labels = task.train.labels.clone()
+        labels[3] = label
+        wrong = dataclasses.replace(task, train=Split(task.train.images, labels))
+        with pytest.raises(ValueError, match=rf"has the label {label}, but its 4 .* 0 to 3; corr"):
+            learner(method("gkd")).learn(wrong)
+
+
+def test_a_memory_of_another_learner_is_refused() -> None:
+    first = learner(method("gkd"))
+    first.learn(SCENARIO[0])
+    second = Learner(first.network.backbone, method("gkd"), first.memory, first.settings)
+    with pytest.raises(ValueError, match=r"of 4 classes, but the learner learned 0; give each"):
+        second.learn(SCENARIO[0])
+
+
+def test_a_folder_in_the_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    each = learner(method("gkd"))
+    each.save("~/kept")
+    assert (tmp_path / "kept" / "learner.json").is_file()
+    parts = each.network.backbone, method("gkd"), each.memory, each.settings
+    assert Learner.load("~/kept", *parts).sizes == ()

@@ -1,13 +1,14 @@
 """What training sees, computes and survives, through `Learner.learn`, which runs the loop."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from torch.nn.functional import cross_entropy, dropout, kl_div, log_softmax
 from torch.optim import SGD
 
 from densekd.data.augment import Augment
@@ -18,7 +19,16 @@ from densekd.methods.method import Method, Phase
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
-from densekd.methods.terms import CrossEntropy, Distil, Over, RatioWeight, Step, Stream, Term
+from densekd.methods.terms import (
+    CrossEntropy,
+    Distil,
+    Over,
+    RatioWeight,
+    Step,
+    Stream,
+    TaskContext,
+    Term,
+)
 from densekd.nn.classifier import CosineClassifier
 from densekd.nn.network import Features, Network
 from densekd.training import loop
@@ -627,3 +637,79 @@ def test_a_resumed_task_says_so(tmp_path: Path) -> None:
     learner(how).learn(SCENARIO[0], callback=second, checkpoints=Checkpoints(tmp_path))
     learner(how).learn(SCENARIO[0], callback=third, checkpoints=Checkpoints(tmp_path))
     assert (first.heard, second.heard, third.heard) == (None, (0, 1), None)
+
+
+class Dropping(Recording):
+    """A backbone that drops features while it is trained."""
+
+    def forward(self, images: Tensor) -> Features:
+        return Features(dropout(super().forward(images).pooled, 0.5, self.training), ())
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])  # the last is at the end of an epoch
+def test_dropout_resumes_bit_for_bit_and_depends_on_the_seed_alone(
+    batches: int, tmp_path: Path
+) -> None:
+    def trained(drawn: int, callback: Callback, seed: int = 1) -> State:
+        torch.manual_seed(drawn)
+        each = learner(method("finetune"), seed, Dropping(Log[Call]()))
+        before = torch.get_rng_state()
+        checkpoints = Checkpoints(tmp_path / f"{seed}")
+        try:
+            each.learn(SCENARIO[0], callback=callback, checkpoints=checkpoints)
+        finally:
+            assert torch.equal(torch.get_rng_state(), before)
+        return each.state()
+
+    whole = learner(method("finetune"), 1, Dropping(Log[Call]()))
+    whole.learn(SCENARIO[0])
+    with pytest.raises(Stopped):
+        trained(7, StopAfter(batches - 1))
+    resumed = trained(8, Callback())
+    assert same_state(resumed, whole.state())
+    other = trained(8, Callback(), seed=2)
+    name = "network.backbone.first.0.weight"
+    assert not torch.equal(other.tensors[name], resumed.tensors[name])
+
+
+def test_each_step_drops_other_features() -> None:
+    kept = Log[Tensor]()
+
+    class Noted(Dropping):
+        def forward(self, images: Tensor) -> Features:
+            features = super().forward(images)
+            if self.training:
+                kept.append(features.pooled.detach() == 0)
+            return features
+
+    learner(method("finetune"), 1, Noted(Log[Call]())).learn(SCENARIO[0])
+    assert len(kept) == 6
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(kept, 2))
+
+
+def test_what_terms_draw_between_tasks_depends_on_the_seed_alone() -> None:
+    drawn = Log[float]()
+
+    class Drawing(CrossEntropy):
+        def begin(self, context: TaskContext) -> dict[str, float]:
+            drawn.append(torch.rand(()).item())
+            return super().begin(context)
+
+        def end(self, context: TaskContext) -> None:
+            drawn.append(torch.rand(()).item())
+
+    how = method("gkd").with_term("new", Drawing(["new"], "new"))
+    for moved in (0, 99):
+        torch.manual_seed(moved)
+        each = learner(how)
+        for task in SCENARIO:
+            each.learn(task)
+    assert drawn[:6] == drawn[6:]
+    assert len(set(drawn)) == 6
+
+
+def test_a_trained_network_keeps_no_gradients() -> None:
+    each = learner(two_phases())
+    for task in SCENARIO[:2]:
+        each.learn(task)
+        assert all(x.grad is None and x.requires_grad for x in each.network.parameters())

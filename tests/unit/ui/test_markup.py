@@ -76,7 +76,7 @@ def test_a_step_of_which_little_is_known_is_listed() -> None:
         shown = markup.history_table([HistoryEntry(0, None, when, True, erased)])
         assert f"<td>{when}</td>" in shown
         assert "learned (erased)" in shown
-    assert "<b>(erased)</b>" in markup.update_result(erased)
+    assert "learned (erased) from" in markup.update_result(erased)
 
 
 def test_progress_shows_the_time_left() -> None:
@@ -99,7 +99,11 @@ def test_an_unknown_photo_is_none_of_the_classes() -> None:
 
 def test_an_update_says_what_it_did() -> None:
     more = replace(update(), learned=(), replayed=("cat",))
-    assert "learned 7 photos more of <b>cat</b>" in markup.update_result(more)
+    assert "learned more of cat from 7 photos." in markup.update_result(more)
+    both = replace(update(), learned=("dog",), replayed=("cat",))
+    assert "learned dog, and more of cat, from 7 photos." in markup.update_result(both)
+    entry = HistoryEntry(1, 0, "2026-01-01T00:00:00+00:00", True, both)
+    assert "<td>learned dog, and more of cat</td>" in markup.history_table([entry])
     edited = replace(more, edit=Edit("renamed", ("cat",), 7, EVIL))
     assert "renamed cat to &lt;img" in markup.update_result(edited)
 
@@ -115,7 +119,7 @@ def test_mistakes_are_counted() -> None:
 
 
 def test_long_lists_of_names_are_cut() -> None:
-    for names, shown in (("abcdefg", "f, g</b>"), ("abcdefgh", "e, f and 2 more</b>")):
+    for names, shown in (("abcdefg", "f, g from"), ("abcdefgh", "e, f and 2 more from")):
         assert shown in markup.update_result(replace(update(), learned=tuple(names)))
 
 

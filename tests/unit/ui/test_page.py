@@ -18,6 +18,7 @@ from densekd.ui.worker import UpdateInput
 if TYPE_CHECKING:
     from densekd.ui.page import Page
 
+UPDATE = Update(0, ("cat", "dog"), (), 2, 1, None, Accuracy(None, None, None), (), 1.0)
 pytestmark = pytest.mark.slow  # to import Gradio takes seconds
 
 
@@ -159,18 +160,44 @@ def test_clearing_leaves_the_images_of_an_update_alone(page: "Page") -> None:
     assert job.images() == ["cat/1.png", "dog/1.png"]
 
 
-def test_learned_images_are_deleted_and_later_ones_stay(page: "Page") -> None:
+def test_learned_images_are_deleted_and_later_ones_stay(
+    page: "Page", monkeypatch: pytest.MonkeyPatch
+) -> None:
     window = Window(page)
     window.drops("cat/1.png", "dog/1.png")
     job = window.teaches()
     window.drops("rat/1.png")
-    job.update = Update(0, ("cat", "dog"), (), 2, 1, None, Accuracy(None, None, None), (), 1.0)
+    job.update = UPDATE
+    monkeypatch.setattr(session_module, "not_learned", lambda *_: [])
     job.end()
     window.does(page.refresh)
     assert window.basket == [("rat", "1 photo")]
-    assert "learned <b>cat, dog</b>" in window.shown["result"]
+    assert "learned cat, dog from 2 photos" in window.shown["result"]
     assert window.shown["teach_button"]["interactive"] is True
     assert _files(page) == 1
+
+
+def test_images_that_were_not_learned_are_in_the_basket_again(
+    page: "Page", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = Window(page)
+    window.drops("cat/1.png", "cat/2.png", "dog/1.png")
+    monkeypatch.setattr(session_module, "not_learned", lambda uploads, *_: uploads[1:2])
+    job = window.teaches()
+    job.update = UPDATE
+    job.end()
+    window.does(page.refresh)
+    assert window.basket == [("cat", "1 photo")]
+    assert _files(page) == 1
+
+
+def test_only_a_model_that_is_trained_has_epochs(
+    page: "Page", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not page.epochs.visible
+    assert Window(page).shown["epochs"]["visible"] is False
+    monkeypatch.setattr(page.session, "trains", lambda: True)
+    assert Window(page).shown["epochs"]["visible"] is True
 
 
 def test_images_of_stopped_updates_are_in_the_basket_again(page: "Page") -> None:

@@ -10,9 +10,13 @@ from PIL import Image
 from densekd.model.frozen.edit import Correction
 from densekd.model.frozen.review import Suspect
 from densekd.model.options import TeachOptions
+from densekd.model.teach import teach_model
 from densekd.ui import markup
 from densekd.ui import session as session_module
-from densekd.ui.session import Session
+from densekd.ui.session import Session, not_learned
+from densekd.ui.uploads import Upload, link_by_class
+
+from support.photos import TINY, fill, picture
 
 
 @pytest.fixture
@@ -94,6 +98,33 @@ def test_an_update_that_cannot_start_leaves_the_photos(
     assert all(photo.file.exists() for photo in photos)
     assert session.job is None
     assert list(session.inbox.parent.glob("update-*")) == []
+
+
+def test_photos_that_a_step_does_not_have(session: Session, tmp_path: Path) -> None:
+    names = [(name, number) for name in ("red", "green") for number in range(4)]
+    uploads = []
+    for name, number in names:
+        file = tmp_path / f"{name} {number}"
+        picture(name, number).save(file, "PNG")
+        uploads.append(Upload((name,), f"{number}.png", file))
+    (tmp_path / "text").write_text("no image")
+    text = Upload(("red",), "text.png", tmp_path / "text")
+    link_by_class([*uploads[:3], *uploads[4:], text], tmp_path / "lesson")
+    assert not session.trains()
+    step = teach_model(session.folder, tmp_path / "lesson", TeachOptions()).step
+    assert not session.trains()
+    given = [*uploads, text]
+    assert [*not_learned(given, session.folder, step)] == [uploads[3], text]
+    # Another class of the same photo wasn't learned.
+    moved = uploads[0].in_class("green")
+    assert [*not_learned([moved], session.folder, step)] == [moved]
+    assert [*not_learned(given, tmp_path / "none", 0)] == given  # nothing is lost
+
+
+def test_of_a_trained_model_nothing_is_known(session: Session, tmp_path: Path) -> None:
+    teach_model(session.folder, fill(tmp_path / "images", {"red": 5, "green": 5}), TINY)
+    assert session.trains()
+    assert [*not_learned([Upload(("red",), "x", tmp_path / "x")], session.folder, 0)] == []
 
 
 def test_a_photo_of_two_classes_is_corrected_in_the_selected_one(

@@ -131,6 +131,20 @@ def test_a_photo_moves_to_another_class_of_its_part(places: tuple[Path, Path]) -
     assert photo.in_class("dog").file == photo.file
 
 
+@pytest.mark.parametrize(("letter", "bytes_"), [("a", 200), ("é", 199), ("€", 200)])
+def test_the_long_name_of_a_photo_is_shortened(
+    places: tuple[Path, Path], letter: str, bytes_: int
+) -> None:
+    inbox, kept = places
+    (inbox / "file").touch()
+    long = [{"name": f"cat/{letter * 240}.jpeg", "file": str(inbox / "file")}]
+    (upload,) = take_uploads(json.dumps(long), inbox, kept)
+    assert upload.name.strip(letter) == ".jpeg"
+    assert len(upload.name.encode()) == bytes_
+    link_by_class([upload, copy_upload(upload)], kept / "lesson")
+    assert len(find_images(kept / "lesson").parts["all"]["cat"]) == 2
+
+
 @pytest.mark.parametrize("name", ["../a.png", "a/../../b.png", "a/./b.png", "a//b.png", "a\0.png"])
 def test_names_with_paths_are_refused(places: tuple[Path, Path], name: str) -> None:
     inbox, kept = places

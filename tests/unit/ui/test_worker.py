@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from densekd.jobs.events import JobChannel, JobEvent, JobProgress
+from densekd.jobs.events import JobChannel, JobEvent, JobProgress, JobWarning
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan
 from densekd.training.callbacks import TrainingProgress
@@ -53,6 +53,13 @@ def test_progress_is_reported_with_the_time_left() -> None:
         JobProgress("Learning, epoch 3 of 4", 0.75, 2.0),
         JobProgress("Testing", None),
     ]
+
+
+def test_warnings_name_photos_without_the_folder_that_they_were_put_in(tmp_path: Path) -> None:
+    job = UpdateJob.__new__(UpdateJob)
+    job.warnings, job._source = [], tmp_path
+    job._receive(JobWarning(f"Left out '{tmp_path}/cat/1.png': not an image."))
+    assert job.warnings == ["Left out 'cat/1.png': not an image."]
 
 
 @pytest.mark.slow

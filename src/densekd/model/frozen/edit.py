@@ -18,9 +18,11 @@ from densekd.files import read_regular_file
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.frozen.photos import Photos
 from densekd.model.frozen.update import FrozenUpdate, new_ranks, relabel
+from densekd.model.images import warn_if_alike
 from densekd.model.store import EDIT, FROZEN, Edit, Store, Update
 
 _MOST_BYTES = 1 << 30  # of a photo
+_LONGEST_NAME = 255  # bytes of a folder's name
 
 
 def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
@@ -42,11 +44,7 @@ def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> 
 
 def rename_class(folder: Path, old: str, new: str) -> Update:
     """Make a step in which a class has another name."""
-    if not is_folder_name(new):
-        raise ValueError(
-            f"A class can't be called {new!r}; choose a name without slashes, backslashes and "
-            "control characters."
-        )
+    _check_name(new)
     with _editing(folder) as (model, began):
         photos = int(_class_photos(model, [old]).sum())
         if new in model.classes:
@@ -54,6 +52,7 @@ def rename_class(folder: Path, old: str, new: str) -> Update:
                 f"{folder} knows {new!r} already; `densekd merge` makes one class of both, or "
                 "choose another name."
             )
+        warn_if_alike([new], [name for name in model.classes if name != old])
         classes = tuple(new if name == old else name for name in model.classes)
         edit = Edit("renamed", (old,), photos, new)
         return commit_edit(model, edit, began, classes, model.labels, {old: new})
@@ -132,6 +131,8 @@ def commit_edit(
 ) -> Update:
     """Fit a head to the changed classes, and make it the current step; the lock is held.
 
+    A photo counts once in a class, also if it came there from two.
+
     Args:
         model: before the edit.
         edit: what is done.
@@ -141,17 +142,42 @@ def commit_edit(
         renamed: old names to new or other ones.
     """
     store, renamed = Store(model.folder), renamed or {}
+    ranks = relabel(labels, new_ranks(model.classes, classes, renamed))
     update = FrozenUpdate(
         store,
         store.existing().steps,
         model,
         model.backbone,
         classes,
-        relabel(labels, new_ranks(model.classes, classes, renamed)),
+        _each_once(ranks, model.photos),
         renamed=renamed,
         edit=edit,
     )
     return update.commit(store.pending / EDIT / "state", began)
+
+
+def _each_once(labels: Tensor, photos: Photos) -> Tensor:
+    """The labels of photos, -1 for each that is in the same class before."""
+    seen, once = set[tuple[int, bytes]](), labels.clone()
+    for place, (rank, row) in enumerate(zip(labels.tolist(), photos.hashes.numpy(), strict=True)):
+        if (rank, row.tobytes()) in seen:
+            once[place] = -1
+        seen.add((rank, row.tobytes()))
+    return once
+
+
+def _check_name(name: str) -> None:
+    """Raise unless `densekd learn` could be given a folder for the class."""
+    if not is_folder_name(name) or name != name.strip() or name.startswith("."):
+        raise ValueError(
+            f"A class can't be called {name!r}; choose a name without slashes, backslashes, "
+            "control characters, a dot in front and spaces around it."
+        )
+    if len(name.encode()) > _LONGEST_NAME:
+        raise ValueError(
+            f"The name {name[:20]!r}... is too long for a folder; choose one of at most "
+            f"{_LONGEST_NAME} bytes."
+        )
 
 
 def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> None:

@@ -44,7 +44,8 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
 
     Nothing of the photos is left in the model's files: features, images, hashes, what heads learned
     from them. Photos are told by their content, so a photo of such a class is also erased from
-    other classes that it was taught as. A step may have no class left, and can't be opened then.
+    other classes that it was taught as, with a warning. A step may have no class left, and can't be
+    opened then.
 
     ``classes`` are names that a class has, or had in any step. If the process is killed, the model
     still opens; repeat the call to finish, or give no classes.
@@ -57,14 +58,66 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
             # A name of the unfinished erasure may be gone from some steps only.
             left = {name for own in _taught(store).values() for name, _ in own}
             classes = [n for n in classes if n in left or n not in unfinished.names]
-            files = [file for file in files if file_hash(file) not in unfinished.hashes]
+            files = [file for file in files if _is_left(file, unfinished)]
             if not classes and not files:
                 return update
-        erasure = _prepare(store, classes, files)
+        also, erasure = also_erased(folder, classes, files), _prepare(store, classes, files)
+        for sentence in also:
+            logger.warning("%s", sentence)
         hashes, names = sorted(each.hex() for each in erasure.hashes), sorted(erasure.names)
         content = {"step": erasure.step, "hashes": hashes, "names": names}
         write_sealed_json(store.erasing, content)
         return _carry_out(store, erasure)
+
+
+def also_erased(
+    folder: Path, classes: Sequence[str], files: Sequence[Path] = ()
+) -> tuple[str, ...]:
+    """A sentence for each thing that `erase` would erase besides, such as photos of other classes.
+
+    They are photos of the current step that were once in a class that is named, and unfinished
+    updates if a class that is named is in no step.
+    """
+    store = editable_store(folder)
+    taught = _taught(store)
+    given = {file_hash(file) for file in files if file.exists()}
+    once = {
+        name: {own for step in taught.values() for each, own in step if each == name} - given
+        for name in classes
+    }
+    current, found = taught.get(store.existing().step, set()), []
+    unknown = [name for name, hashes in once.items() if not hashes]
+    if unknown and store.pending.exists():
+        found.append(
+            f"No step has {quote_names(unknown)}, so this only removes unfinished updates, which "
+            "may have it."
+        )
+    for name in sorted({each for each, _ in current}.difference(classes)):
+        own = {hashed for each, hashed in current if each == name}
+        gone = {was: own & hashes for was, hashes in once.items() if own & hashes}
+        if gone:
+            count = len(set[bytes]().union(*gone.values()))
+            some = f"{count:,} of the {len(own):,} photos"
+            if count == len(own):
+                some = "the only photo" if count == 1 else f"all {count:,} photos"
+            once_called = f"which {'was' if count == 1 else 'were'} once called"
+            found.append(
+                f"This also erases {some} of {name!r}, {once_called} {quote_names([*gone])}."
+            )
+    return tuple(found)
+
+
+def _is_left(file: Path, finished: Erasure) -> bool:
+    """Whether a photo is still to be erased after an erasure was finished."""
+    try:
+        return file_hash(file) not in finished.hashes
+    except FileNotFoundError:
+        logger.warning(
+            "There is no file %s, so it can't be told whether this photo was erased; the "
+            "interrupted erasure is finished.",
+            file,
+        )
+        return False
 
 
 def read_erasure(file: Path) -> Erasure:
@@ -81,7 +134,10 @@ def read_erasure(file: Path) -> Erasure:
 
 
 def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Erasure:
-    """Find the photos in all steps; raises if there is nothing to erase, or nothing to keep."""
+    """Find the photos in all steps; raises if there is nothing to erase, or nothing to keep.
+
+    What no step has may be in an unfinished update, so all of these are removed then.
+    """
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget everywhere.")
     pointer, taught = store.existing(), _taught(store)
@@ -97,7 +153,14 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     unknown = [name for name, own in known.items() if not own]
     unknown += [str(file) for file, own in given.items() if own not in present]
     if unknown:
-        raise ValueError(f"No step of {store.folder} has {quote_names(unknown)}; check the names.")
+        nowhere = f"No step of {store.folder} has {quote_names(unknown)}"
+        if store.pending.exists():  # which doesn't say what it has features of
+            shutil.rmtree(store.pending)
+            raise ValueError(
+                f"{nowhere}, so unfinished updates, which may have it, were removed, and nothing "
+                "else."
+            )
+        raise ValueError(f"{nowhere}; check the names.")
     left = {step: {n for n, h in own if h not in hashes} for step, own in taught.items()}
     if not left[pointer.step]:
         out = "delete the folder to erase everything"
@@ -118,7 +181,9 @@ def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
         rows = torch.cat([photos[s].hashes for s in facts["photos"]]).numpy()
         ranks = tensors["labels"].tolist()
         found[step] = {
-            (facts["classes"][r], h.tobytes()) for r, h in zip(ranks, rows, strict=True) if r >= 0
+            (facts["classes"][rank], row.tobytes())
+            for rank, row in zip(ranks, rows, strict=True)
+            if rank >= 0 and row.any()  # an erasure that isn't finished leaves labels
         }
     return found
 

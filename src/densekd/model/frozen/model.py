@@ -123,6 +123,12 @@ class FrozenModel(Model):
         return photos
 
     @property
+    def taught(self) -> set[tuple[str, bytes]]:
+        """The class and the hash of each photo that it was taught, without those removed."""
+        rows = zip(self.photos.hashes.numpy(), self.labels.tolist(), strict=True)
+        return {(self.classes[rank], row.tobytes()) for row, rank in rows if rank >= 0}
+
+    @property
     def tested(self) -> Tensor:
         """Whether each photo is tested on instead of learned from, bool ``[n]``."""
         return is_tested(self.photos.test, self.labels)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from densekd.data.decode import open_rgb, shrink, width_and_height
+from densekd.data.decode import open_rgb, shorter_side, shrink, width_and_height
 from densekd.files import DamagedFile
 from densekd.training.checkpoint import State, load_state, save_state
 
@@ -116,13 +116,13 @@ def hash_rows(hashes: Sequence[bytes]) -> Tensor:
     return torch.frombuffer(bytearray(b"".join(hashes)), dtype=torch.uint8).view(-1, _HASH)
 
 
-def small_jpeg(file: Path, shorter: int) -> bytes:
-    """Encode an image whose shorter side is at most ``shorter`` pixels, without its metadata."""
-    image = open_rgb(file)
+def small_jpeg(file: Path, size: int) -> bytes:
+    """Encode an image, no larger than test crops of ``size`` need it, without its metadata."""
+    image = open_rgb(file, size)
     longest = _LONGEST * min(image.size)
     left, top = (max(0, (side - longest) // 2) for side in image.size)
     image = image.crop((left, top, image.width - left, image.height - top))
-    return as_jpeg(shrink(image, shorter))
+    return as_jpeg(shrink(image, shorter_side(size)))
 
 
 def as_jpeg(image: Image.Image) -> bytes:

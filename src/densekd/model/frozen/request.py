@@ -2,29 +2,34 @@
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from hashlib import sha256
-from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import OnProgress
-from densekd.data.decode import UnreadableImage, centre_crop, in_threads, open_rgb, shorter_side
-from densekd.data.folder import FolderTable, check_usable, find_images, warn_left_out
+from densekd.data.decode import centre_crop, open_rgb, try_all
+from densekd.data.folder import check_usable, find_images, warn_left_out
 from densekd.data.selection import herding
 from densekd.files import read_sealed_json, write_sealed_json
 from densekd.model.frozen.backbone import BATCH, FrozenBackbone, pretrained_backbone
 from densekd.model.frozen.model import FrozenModel
+from densekd.model.frozen.photo_files import (
+    PhotoFile,
+    hash_photos,
+    photos_within,
+    trainable,
+    without_copies,
+)
 from densekd.model.frozen.photos import Photos, hash_rows, small_jpeg
 from densekd.model.frozen.update import FrozenUpdate
-from densekd.model.images import check_learnable, divide
+from densekd.model.images import check_learnable
 from densekd.model.options import TeachOptions
 from densekd.model.parallel import compute_readable, map_batches
 from densekd.model.request import Plan, TeachObserver, UpdateRequest
@@ -36,23 +41,12 @@ DEFAULT_NETWORK = "lite0"
 # Images kept of each class besides those to test on: enough to fine-tune, or to change the
 # backbone.
 _KEPT = 50
-_SEED = 0  # of the draw of photos to test on
 _SAVE_SECONDS = 10.0
 _TIMED = 32  # photos
 # Of a budget; the rest is for fitting, testing and saving.
 _BUDGET_SHARE = 0.9
 
 logger = logging.getLogger(__name__)
-
-
-class PhotoFile(NamedTuple):
-    """A photo to be learned."""
-
-    file: Path
-    name: str  # its class
-    part: str  # of the folder
-    test: bool  # whether it is held out
-    hash: bytes  # SHA-256 of the file
 
 
 @dataclass(frozen=True)
@@ -69,19 +63,22 @@ class FrozenRequest(UpdateRequest):
     ) -> Self | Update:
         """Find and hash the photos; their pixels are read when the update is carried out."""
         pointer, found = store.pointer(), find_images(source)
-        files = _hashed(found.table())
+        files, on_known = hash_photos(found.table(), on_progress), options.known
         contents = [[photo.name, photo.test, photo.hash.hex()] for photo in files]
         asked, model = digest([contents, asdict(options)]), None
         if pointer is not None:
             last = store.before_finetuning(pointer.step)
-            if store.facts(last).get("asked") == asked:
-                return store.entry(last, pointer).update
+            facts = store.facts(last)
+            if facts.get("asked") == asked:
+                if not facts.get("left_out"):
+                    return store.entry(last, pointer).update
+                on_known = "add"  # go on with the photos that the budget left out
             model = FrozenModel.open(store.folder, pointer.step)
             _check_options(model, options)
         known = () if model is None else model.classes
-        check_learnable(source, found, known, options.known, needs_new=False)
+        check_learnable(source, found, known, on_known, needs_new=False)
         warn_left_out(found.left_out)
-        new = _without_copies(files, model)
+        new = without_copies(files, set() if model is None else model.taught)
         if not new:
             raise ValueError(f"{source} has no photo that the model wasn't taught before.")
         return cls(store, pointer, options, asked, model, source, new)
@@ -96,12 +93,12 @@ class FrozenRequest(UpdateRequest):
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
         """The plan with the time that computing the features takes."""
         each = self._seconds_per_photo(observer)
-        chosen = _first_of_each(self.files, self._affordable_photos(each, began))
+        chosen = photos_within(self.files, self._affordable_photos(each, began))
         return replace(self.plan(chosen), seconds=each * len(chosen))
 
     def plan(self, files: Sequence[PhotoFile], *, resumed: bool = False) -> Plan:
         """The plan of learning from these photos."""
-        files = _trainable(files, self.known)
+        files = trainable(files, self.known)
         train = Counter(photo.name for photo in files if not photo.test)
         return Plan(
             self.step,
@@ -118,9 +115,15 @@ class FrozenRequest(UpdateRequest):
     def carry_out(self, observer: TeachObserver, began: float) -> Update:
         """Compute features, fit the head, test, save, verify and commit."""
         chosen = self._within_budget(observer, began)
-        checkpoints = Checkpoints(self.pending / "features")
+        checkpoints = Checkpoints(self.pending / self._saved_as)
         observer.planned(self.plan(chosen, resumed=checkpoints.newest() is not None))
-        files, features = self._features(chosen, checkpoints, observer)
+        computed = self._features(chosen, checkpoints, observer)
+        files = self._readable(chosen, dict(computed.facts["unreadable"]))
+        try:
+            files, photos = self._photos(files, computed.tensors["features"], observer)
+        except Stopped:
+            checkpoints.save(len(chosen), computed)
+            raise
         observer.doing("fitting")
         names = [photo.name for photo in files]
         learned = tuple(sorted(set(names) - set(self.known)))
@@ -134,17 +137,23 @@ class FrozenRequest(UpdateRequest):
             self.backbone,
             classes,
             torch.cat([*earlier, ranks]),
-            self._photos(files, features, ranks),
+            photos,
             self.digest,
             learned,
             tuple(name for name in self.known if name in set(names)),
+            left_out=len(self.files) - len(chosen),
         )
         return update.commit(self.pending / "state", began)
 
+    @property
+    def _saved_as(self) -> str:
+        """The name of the features so far; earlier versions chose others within a budget."""
+        return "features" if self.options.budget is None else "chosen"
+
     def _features(
         self, files: Sequence[PhotoFile], checkpoints: Checkpoints, observer: TeachObserver
-    ) -> tuple[list[PhotoFile], Tensor]:
-        """The photos that can be read, and their features; saved now and then."""
+    ) -> State:
+        """The features of the photos that can be read, and why others can't; saved now and then."""
         saved = checkpoints.newest() or State({"unreadable": []}, {})
         rows: list[Tensor] = list(saved.tensors.get("features", torch.empty(0)))
         unreadable: dict[int, str] = dict(saved.facts["unreadable"])
@@ -167,6 +176,12 @@ class FrozenRequest(UpdateRequest):
         except Stopped:
             checkpoints.save(done, _features_state(rows, unreadable))
             raise
+        return _features_state(rows, unreadable)
+
+    def _readable(
+        self, files: Sequence[PhotoFile], unreadable: Mapping[int, str]
+    ) -> list[PhotoFile]:
+        """The photos but those at these places, which can't be read; raises if too few are left."""
         warn_left_out([(files[place].file, why) for place, why in unreadable.items()])
         readable = [photo for place, photo in enumerate(files) if place not in unreadable]
         counts = {
@@ -174,7 +189,7 @@ class FrozenRequest(UpdateRequest):
             for part in {photo.part for photo in files}
         }
         check_usable(self.source, counts, self.known)
-        return _trainable(readable, self.known), torch.stack(rows)
+        return trainable(readable, self.known)
 
     def _computed(self, files: Sequence[PhotoFile]) -> list[Tensor | str]:
         """The features of each photo in half precision, or why it can't be read."""
@@ -188,23 +203,41 @@ class FrozenRequest(UpdateRequest):
 
         return compute_readable(files, crop, features)
 
-    def _photos(self, files: Sequence[PhotoFile], features: Tensor, ranks: Tensor) -> Photos:
-        """The photos of this update, with the images of some."""
+    def _photos(
+        self, files: Sequence[PhotoFile], features: Tensor, observer: TeachObserver
+    ) -> tuple[list[PhotoFile], Photos]:
+        """The photos, with the images of some, but for those that can no longer be read."""
+        places = self._kept(files, features).nonzero().flatten().tolist()
+        jpegs, size = [b""] * len(files), self.backbone.size
+
+        def encode(i: int) -> None:
+            jpegs[places[i]] = small_jpeg(files[places[i]].file, size)
+
+        gone = dict(try_all(places, encode, stoppable(observer.reading, observer))[1])
+        left = [place for place in range(len(files)) if place not in gone]
+        readable = self._readable(files, gone)
+        test = torch.tensor([photo.test for photo in readable])
+        hashes = hash_rows([photo.hash for photo in readable])
+        return readable, Photos(hashes, features[left], test, tuple(jpegs[i] for i in left))
+
+    def _kept(self, files: Sequence[PhotoFile], features: Tensor) -> Tensor:
+        """Whether to keep the image of each photo, bool ``[n]``."""
         test = torch.tensor([photo.test for photo in files])
-        kept = test.clone()
-        earlier = Counter[int]()
+        kept, earlier = test.clone(), Counter[str]()
         if self.model is not None:
             photos = self.model.photos
-            earlier.update(self.model.labels[photos.kept & ~photos.test].tolist())
-        for rank in ranks.unique().tolist():
-            own = ((ranks == rank) & ~test).nonzero().flatten()
-            room = _KEPT - earlier[rank]
-            if len(own) and room > 0:
-                kept[own[herding([features[own].float()], room)[0]]] = True
-        shorter = shorter_side(self.backbone.size)
-        encode = [photo.file if keep else None for photo, keep in zip(files, kept, strict=True)]
-        jpegs = in_threads(lambda f: b"" if f is None else _kept_jpeg(f, shorter), encode)
-        return Photos(hash_rows([photo.hash for photo in files]), features, test, tuple(jpegs))
+            ranks = self.model.labels[photos.kept & ~photos.test]
+            earlier.update(self.known[rank] for rank in ranks.tolist() if rank >= 0)
+        own = defaultdict[str, list[int]](list)
+        for place, photo in enumerate(files):
+            if not photo.test:
+                own[photo.name].append(place)
+        for name, places in own.items():
+            room = _KEPT - earlier[name]
+            if room > 0:
+                chosen = herding([features[places].float()], room)[0]
+                kept[torch.tensor(places)[chosen]] = True
+        return kept
 
     def _seconds_per_photo(self, observer: TeachObserver) -> float:
         observer.doing("measuring")
@@ -233,10 +266,11 @@ class FrozenRequest(UpdateRequest):
         if not file.exists():
             each = self._seconds_per_photo(observer)
             write_sealed_json(file, {"photos": self._affordable_photos(each, began)})
-        chosen = _first_of_each(self.files, read_sealed_json(file, unsealed=True)["photos"])
+        chosen = photos_within(self.files, read_sealed_json(file, unsealed=True)["photos"])
         if len(chosen) < len(self.files):
             logger.warning(
-                "The budget of %g minutes is enough for %d of the %d photos; the rest is left out.",
+                "The budget of %g minutes is enough for %d of the %d photos; teach the same again "
+                "to learn the rest.",
                 *(self.options.budget, len(chosen), len(self.files)),
             )
         return chosen
@@ -245,23 +279,6 @@ class FrozenRequest(UpdateRequest):
 def _features_state(rows: list[Tensor], unreadable: dict[int, str]) -> State:
     tensors = {"features": torch.stack(rows)} if rows else {}
     return State({"unreadable": list(unreadable.items())}, tensors)
-
-
-def _trainable(files: Sequence[PhotoFile], known: Sequence[str]) -> list[PhotoFile]:
-    """The same photos; a new class of which all are to test on learns from them instead."""
-    learned = {photo.name for photo in files if not photo.test}.union(known)
-    return [photo._replace(test=photo.test and photo.name in learned) for photo in files]
-
-
-def _first_of_each(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ...]:
-    """The first photos of each class, as many as make up ``most`` in all, but at least one."""
-    seen, ranks = Counter[str](), []
-    for photo in files:
-        ranks.append(seen[photo.name])
-        seen[photo.name] += 1
-    totals = accumulate(count for _, count in sorted(Counter(ranks).items()))
-    each = max(1, sum(total <= most for total in totals))
-    return tuple(photo for photo, rank in zip(files, ranks, strict=True) if rank < each)
 
 
 def _check_options(model: FrozenModel, options: TeachOptions) -> None:
@@ -275,53 +292,3 @@ def _check_options(model: FrozenModel, options: TeachOptions) -> None:
             f"The features of {model.folder} are frozen, so it has no method, epochs, image size "
             "or training settings to choose; leave them out, or teach a new model."
         )
-
-
-def _hashed(table: FolderTable) -> list[PhotoFile]:
-    """The files with their hashes, divided into those to train and to test on."""
-    names, parts, hashes = table.class_of_each, table.part_of_each, in_threads(_hash, table.paths)
-    train, test = divide(names, parts, _SEED)
-    rows = zip(table.paths, names, parts, test.tolist(), hashes, strict=True)
-    used = (train | test).tolist()
-    return [PhotoFile(*row) for row, use in zip(rows, used, strict=True) if use]
-
-
-def _hash(file: Path) -> bytes:
-    try:
-        return sha256(file.read_bytes()).digest()
-    except OSError as error:  # reported when its pixels are read
-        return sha256(f"{file}: {error}".encode(errors="backslashreplace")).digest()
-
-
-def _without_copies(files: Sequence[PhotoFile], model: FrozenModel | None) -> tuple[PhotoFile, ...]:
-    """The photos that the model doesn't have yet, each once."""
-    seen: set[tuple[str, bytes]] = set()
-    if model is not None:
-        rows = zip(model.photos.hashes.numpy(), model.labels.tolist(), strict=True)
-        seen = {(model.classes[rank], row.tobytes()) for row, rank in rows if rank >= 0}
-    new = []
-    for photo in files:
-        if (photo.name, photo.hash) not in seen:
-            seen.add((photo.name, photo.hash))
-            new.append(photo)
-    if len(new) < len(files):
-        logger.warning(
-            "%d photos are copies of others; each is learned once.", len(files) - len(new)
-        )
-    classes = Counter(hashed for _, hashed in seen)
-    shared = [photo for photo in new if classes[photo.hash] > 1]
-    if shared:
-        logger.warning(
-            "%d photos are in more than one class, such as %s; keep each in one.",
-            *(len(shared), shared[0].file),
-        )
-    return tuple(new)
-
-
-def _kept_jpeg(file: Path, shorter: int) -> bytes:
-    try:
-        return small_jpeg(file, shorter)
-    except UnreadableImage as error:
-        raise ValueError(
-            f"{str(file)!r} can't be read any more: {error}; repeat the command to learn the rest."
-        ) from error

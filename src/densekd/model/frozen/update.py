@@ -39,6 +39,7 @@ class FrozenUpdate:
     replayed: tuple[str, ...] = ()  # known classes of which there are more photos
     renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other ones
     edit: Edit | None = None  # what it does if it teaches nothing
+    left_out: int = 0  # photos that were asked for, but don't fit into the budget
     # The epochs that ``backbone`` was fine-tuned for. If there are any, ``added`` has all photos,
     # since the features of earlier steps are those of another backbone.
     finetuned: int = 0
@@ -99,6 +100,7 @@ class FrozenUpdate:
         facts = {
             **self._history(),
             "asked": self.asked,
+            **({"left_out": self.left_out} if self.left_out else {}),
             "parent": None if self.before is None else self.before.step,
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             "classes": self.classes,

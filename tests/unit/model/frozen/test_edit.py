@@ -135,10 +135,27 @@ def test_a_class_is_renamed(model: Path) -> None:
     assert [each.step for each in model_info(model).classes] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["", "  ", "a/b", "a\\b", "..", "a\nb", "a\x1b[0m", "a\u2028b"])
+@pytest.mark.parametrize(
+    "name", ["", "  ", "a/b", "a\\b", "..", "a\nb", "a\x1b[0m", "a\u2028b", ".hat", " hat", "hat "]
+)
 def test_names_that_no_class_can_have(model: Path, name: str) -> None:
     with pytest.raises(ValueError, match="can't be called"):
         rename_class(model, "red", name)
+
+
+def test_a_name_that_no_folder_can_have_is_too_long(model: Path) -> None:
+    with pytest.raises(ValueError, match=r"too long for a folder; .* at most 255 bytes"):
+        rename_class(model, "red", 128 * "é")
+    assert rename_class(model, "red", 255 * "a").step == 2
+
+
+def test_a_name_that_differs_by_case_only_is_warned_of(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rename_class(model, "red", "Red")
+    assert caplog.text == ""
+    rename_class(model, "green", "RED")
+    assert "'RED' and the known 'Red' differ only by case" in caplog.text
 
 
 def test_names_that_are_taken_or_unknown(model: Path) -> None:

@@ -59,16 +59,25 @@ def test_impossible_corrections_change_nothing(taught: Path) -> None:
     assert len(history(taught)) == 1
 
 
-def test_all_copies_of_a_photo_in_a_class_are_corrected(tmp_path: Path) -> None:
+def test_a_photo_counts_once_in_a_merged_class(tmp_path: Path) -> None:
     source = fill(tmp_path / "images", {"red": 6, "green": 6, "blue": 6})
     shutil.copy(source / "red" / "0000.png", source / "green" / "same.png")
     teach_model(tmp_path / "model", source, TeachOptions())
     merge_classes(tmp_path / "model", "red", "green")
-    assert counts(tmp_path / "model") == {"blue": 6, "green": 13}
+    assert counts(tmp_path / "model") == {"blue": 6, "green": 12}
     wrong = Correction(file_hash(source / "red" / "0000.png"), "green", None)
     update = correct_photos(tmp_path / "model", [wrong])
-    assert str(update.edit) == "corrected 2 photos"
+    assert str(update.edit) == "corrected 1 photo"
     assert counts(tmp_path / "model") == {"blue": 6, "green": 11}
+
+
+def test_a_photo_that_moves_to_a_class_that_has_it_counts_once(tmp_path: Path) -> None:
+    source = fill(tmp_path / "images", {"red": 6, "green": 6})
+    shutil.copy(source / "red" / "0000.png", source / "green" / "same.png")
+    teach_model(tmp_path / "model", source, TeachOptions())
+    wrong = Correction(file_hash(source / "red" / "0000.png"), "green", "red")
+    correct_photos(tmp_path / "model", [wrong])
+    assert counts(tmp_path / "model") == {"green": 6, "red": 6}
 
 
 def test_a_class_of_test_photos_only_is_not_in_the_way(taught: Path, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import torch
 
 from densekd.model.frozen.backbone import pretrained_backbone
 from densekd.model.frozen.edit import file_hash, forget, merge_classes, rename_class
-from densekd.model.frozen.erase import erase
+from densekd.model.frozen.erase import also_erased, erase
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.frozen.photos import load_photos
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
-from densekd.model.request import TeachObserver
+from densekd.model.request import Plan, TeachObserver
 from densekd.model.store import Store
 from densekd.model.teach import teach_model
 from densekd.training.callbacks import Stopped
@@ -202,10 +202,13 @@ def test_single_photos_and_other_branches(model: Path, place: Path, tmp_path: Pa
 
 def test_unfinished_updates_are_erased_too(model: Path, tmp_path: Path) -> None:
     class Stopping(TeachObserver):
-        read = 0
+        read, hashed = 0, False
+
+        def planned(self, plan: Plan) -> None:
+            self.hashed = True
 
         def reading(self, done: int, total: int) -> None:
-            self.read = done
+            self.read = done if self.hashed else 0
 
         def stop(self) -> bool:
             return self.read >= 16
@@ -219,6 +222,38 @@ def test_unfinished_updates_are_erased_too(model: Path, tmp_path: Path) -> None:
     assert not (model / "pending").exists()
     assert sorted(path.name for path in (model / "steps").iterdir()) == ["000", "001", "002"]
     assert [*model.rglob("*.tmp")] == []
+
+
+def test_unfinished_updates_may_have_what_no_step_has(model: Path, tmp_path: Path) -> None:
+    features = model / "pending" / "key" / "features"
+    features.mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"No step .* has 'yellow', so unfinished .* removed"):
+        erase(model, ["yellow"])
+    assert not (model / "pending").exists()
+    with pytest.raises(ValueError, match="has 'yellow'; check the names"):
+        erase(model, ["yellow"])
+    assert len(history(model)) == 2
+
+
+def test_classes_that_were_not_named_are_said(
+    model: Path, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rename_class(model, "green", "lime")
+    more = fill(tmp_path / "third", {"red": 4}, first=50)
+    shutil.copy(place / "second" / "blue" / "0000.png", more / "red" / "blue.png")
+    teach_model(model, more, TeachOptions(known="add"))
+    said = (
+        "This also erases all 8 photos of 'lime', which were once called 'green'.",
+        "This also erases 1 of the 13 photos of 'red', which was once called 'blue'.",
+    )
+    assert also_erased(model, ["green", "blue"]) == said
+    assert also_erased(model, ["green", "lime"]) == ()
+    photo = place / "second" / "blue" / "0000.png"
+    assert also_erased(model, ["blue"], [photo]) == also_erased(model, []) == ()
+    assert also_erased(model, ["never taught"]) == ()
+    erase(model, ["green", "blue"])
+    assert [each for each in said if each in caplog.text] == [*said]
+    assert Model.open(model).classes == ("red",)
 
 
 def test_a_network_that_was_trained_on_the_photos_is_mentioned(
@@ -291,6 +326,21 @@ def test_what_cannot_be_deleted_keeps_an_erasure_unfinished(
     assert Store(model).erasing.exists()
     erase(model, [])
     assert left_in(model, gone) == []
+
+
+def test_an_interrupted_erasure_of_a_photo_that_is_deleted(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    photo = tmp_path / "photo.png"
+    picture("green", 3).save(photo)
+    erasing = {"step": 2, "hashes": [file_hash(photo).hex()], "names": []}
+    Store(model).erasing.write_text(json.dumps(erasing))
+    photo.unlink()
+    assert str(erase(model, [], [photo]).edit) == "erased 1 photo"
+    assert not Store(model).erasing.exists()
+    assert f"There is no file {photo}" in caplog.text
+    with pytest.raises(FileNotFoundError):  # nothing is left to finish
+        erase(model, [], [photo])
 
 
 def _refused(*_: object, **__: object) -> None:

@@ -41,8 +41,9 @@ class Recorder(TeachObserver):
         self.repeats.append(step)
 
     def reading(self, done: int, total: int) -> None:
-        self.first = done if self.first is None else self.first
-        self.done = done
+        if self.plans:  # the photos were hashed
+            self.first = done if self.first is None else self.first
+            self.done = done
 
     def stop(self) -> bool:
         return self.most is not None and self.done >= self.most
@@ -221,8 +222,23 @@ def test_a_budget_takes_some_photos_of_each_class(
     images = fill(tmp_path / "images", {"blue": 30, "7": 4})
     with caplog.at_level(logging.WARNING):
         update = teach_model(model, images, TeachOptions(budget=1e-6))
-    assert "is enough for 2 of the 34 photos" in caplog.text
+    assert "is enough for 2 of the 34 photos; teach the same again" in caplog.text
     assert (update.images, update.learned) == (2, ("7", "blue"))
+    # The same command goes on with the rest.
+    again = teach_model(model, images, TeachOptions(budget=1e-6))
+    assert (again.step, again.images, again.replayed) == (2, 2, ("7", "blue"))
+
+
+def test_what_a_budget_left_out_is_learned_until_nothing_is_left(
+    model: Path, tmp_path: Path
+) -> None:
+    images, options = fill(tmp_path / "images", {"blue": 2, "7": 1}), TeachOptions(budget=1e-6)
+    for step, count in ((1, 2), (2, 1)):
+        update = teach_model(model, images, options)
+        assert (update.step, update.images) == (step, count)
+    recorder = Recorder()
+    assert teach_model(model, images, options, recorder).step == 2
+    assert recorder.repeats == [2]
 
 
 def test_a_preview_changes_nothing(model: Path, tmp_path: Path) -> None:
@@ -253,16 +269,48 @@ def test_every_photo_is_hashed_once(
     assert sorted(hashed) == ["0000.png", "0001.png", "0002.png"]
 
 
-def test_a_photo_that_vanishes_is_named(model: Path, tmp_path: Path) -> None:
+def test_a_photo_that_vanishes_is_left_out(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     images = fill(tmp_path / "images", {"blue": 3})
 
-    class Meddling(TeachObserver):
-        def doing(self, what: str) -> None:
-            (images / "blue" / "0001.png").unlink()
+    class Meddling(Recorder):
+        def reading(self, done: int, total: int) -> None:
+            super().reading(done, total)
+            if self.done == total:  # all features are computed
+                (images / "blue" / "0001.png").unlink(missing_ok=True)
 
-    with pytest.raises(ValueError, match=r"0001\.png' can't be read any more.*repeat"):
-        teach_model(model, images, DEFAULT, Meddling())
-    assert teach_model(model, images, DEFAULT).images == 2
+    update = teach_model(model, images, DEFAULT, Meddling())
+    assert (update.images, FrozenModel.open(model).labels.tolist().count(2)) == (2, 2)
+    assert "0001.png': No such file" in caplog.text
+
+
+def test_hashing_and_keeping_images_are_shown_and_can_be_stopped(
+    model: Path, tmp_path: Path
+) -> None:
+    images = fill(tmp_path / "images", {"blue": 5})
+
+    class Stopping(TeachObserver):
+        def __init__(self, at: int | None = None) -> None:
+            self.at, self.told = at, list[tuple[int, int]]()
+
+        def reading(self, done: int, total: int) -> None:
+            self.told.append((done, total))
+
+        def stop(self) -> bool:
+            return len(self.told) == self.at
+
+    each = [(number, 5) for number in range(1, 6)]
+    for at, features in ((3, 0), (5 + 1 + 2, 1)):
+        observer = Stopping(at)
+        with pytest.raises(Stopped):
+            teach_model(model, images, DEFAULT, observer)
+        assert observer.told == [*each, (5, 5), *each][:at]
+        saved = [*(model / "pending").rglob("*.safetensors")]
+        assert len(saved) == features
+    observer = Stopping()
+    teach_model(model, images, DEFAULT, observer)
+    assert observer.told == [*each, *each]  # no feature was computed again
 
 
 def test_a_fine_tuned_step_is_taught_without_the_one_before(model: Path, tmp_path: Path) -> None:

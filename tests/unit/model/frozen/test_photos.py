@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from densekd.files import DamagedFile
 from densekd.model.frozen.photos import Photos, hash_rows, join_photos, load_photos, small_jpeg
@@ -50,15 +51,31 @@ def test_an_image_is_made_smaller_and_loses_its_metadata(tmp_path: Path) -> None
     exif = Image.Exif()
     exif[0x010F] = "maker"
     Image.new("RGB", (600, 300), "red").save(tmp_path / "wide.jpg", exif=exif)
-    kept = Image.open(io.BytesIO(small_jpeg(tmp_path / "wide.jpg", 100)))
-    assert (kept.size, kept.format, dict(kept.getexif())) == ((200, 100), "JPEG", {})
+    kept = Image.open(io.BytesIO(small_jpeg(tmp_path / "wide.jpg", 112)))
+    assert (kept.size, kept.format, dict(kept.getexif())) == ((256, 128), "JPEG", {})
+
+
+def test_a_large_photo_is_decoded_at_a_part_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (2400, 1600), "red").save(tmp_path / "large.jpg")
+    decoded, load = list[tuple[int, int]](), JpegImageFile.load
+
+    def watched(image: JpegImageFile) -> object:
+        decoded.append(image.size)
+        return load(image)
+
+    monkeypatch.setattr(JpegImageFile, "load", watched)
+    kept = Image.open(io.BytesIO(small_jpeg(tmp_path / "large.jpg", 112)))
+    assert decoded[0] == (600, 400)  # at least twice as large as what is kept
+    assert kept.size == (192, 128)
 
 
 def test_small_images_keep_their_size_and_panoramas_their_centre(tmp_path: Path) -> None:
     Image.new("RGB", (10, 12), "red").save(tmp_path / "small.png")
-    Image.new("RGB", (2000, 100), "red").save(tmp_path / "wide.png")
+    Image.new("RGB", (2000, 128), "red").save(tmp_path / "wide.png")
     sizes = [
-        Image.open(io.BytesIO(small_jpeg(tmp_path / name, 100))).size
+        Image.open(io.BytesIO(small_jpeg(tmp_path / name, 112))).size
         for name in ("small.png", "wide.png")
     ]
-    assert sizes == [(10, 12), (200, 100)]
+    assert sizes == [(10, 12), (256, 128)]
