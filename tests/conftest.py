@@ -1,4 +1,5 @@
 import functools
+import gc
 import http.server
 import os
 import shutil
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 from torch.nn import Module
@@ -55,6 +57,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = fast
 
 
+def pytest_collection_finish() -> None:
+    """What is imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
+
+
 def _is_fast(item: pytest.Item) -> bool:
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
     return folder in ("unit", "property") and not item.get_closest_marker("slow")
@@ -73,6 +82,24 @@ def real_dir() -> Path:
 def cifar100(real_dir: Path) -> Dataset:
     """The real CIFAR-100."""
     return load_cifar("cifar100", real_dir, download=False)
+
+
+@pytest.fixture
+def code_for_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch compile for AVX2, without trying by small programs what else it could do."""
+    if torch.cpu.get_capabilities().get("avx2", False):
+        monkeypatch.setattr("torch._inductor.config.cpp.simdlen", 256)
+        monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
+
+
+@pytest.fixture
+def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digits are few, for documents that show what code does, not how accurate it gets."""
+    from densekd.data import digits_npz
+    from densekd.runs.build import fewer
+
+    load_npz = digits_npz.load_npz
+    monkeypatch.setattr(digits_npz, "load_npz", lambda path: fewer(load_npz(path), 30, 10))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Imports nothing of the package: what it says is independent of what the package 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ def pool(tasks: int) -> Iterator[Group]:
 
 def columns(sizes: Sequence[int], group: Group) -> list[int]:
     """The logits that belong to the tasks of a group."""
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    starts = [0, *accumulate(sizes)]
     return [c for task in group for c in range(starts[task], starts[task + 1])]
 
 
@@ -32,28 +33,22 @@ def log_softmax(x: Array) -> Array:
 
 def divergence(
     student: Array, teacher: Array, chosen: Sequence[int], tau: float, direction: str = "teacher"
-) -> Array:
-    """KL(teacher || student) over the chosen columns, or KL(student || teacher): [B]."""
-    log_p = log_softmax(teacher[:, chosen] / tau)
-    log_q = log_softmax(student[:, chosen] / tau)
-    if direction == "student":
-        log_p, log_q = log_q, log_p
-    return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=1))
+) -> tuple[Array, Array]:
+    """KL(teacher || student) over the chosen columns, or KL(student || teacher), and its gradient.
 
-
-def divergence_gradient(
-    student: Array, teacher: Array, chosen: Sequence[int], tau: float, direction: str = "teacher"
-) -> Array:
-    """d KL / d student: [B, student's columns]."""
+    [B], and d KL / d student: [B, student's columns].
+    """
     gradient = np.zeros_like(student)
     log_p = log_softmax(teacher[:, chosen] / tau)
     log_q = log_softmax(student[:, chosen] / tau)
+    p, q = np.exp(log_p), np.exp(log_q)
     if direction == "student":
-        kl = divergence(student, teacher, chosen, tau, direction)[:, None]
-        gradient[:, chosen] = np.exp(log_q) * (log_q - log_p - kl) / tau
+        kl = (q * (log_q - log_p)).sum(axis=1)
+        gradient[:, chosen] = q * (log_q - log_p - kl[:, None]) / tau
     else:
-        gradient[:, chosen] = (np.exp(log_q) - np.exp(log_p)) / tau
-    return gradient
+        kl = (p * (log_p - log_q)).sum(axis=1)
+        gradient[:, chosen] = (q - p) / tau
+    return kl, gradient
 
 
 @dataclass(frozen=True)
@@ -97,8 +92,9 @@ def distillation(  # noqa: PLR0913 - the options of the loss
         selected = columns(sizes, group)
         divisor = {"pool": mean_size, "element": len(selected), "batch": 1.0}[reduction]
         factor = weight(group) / divisor / len(student)
-        value += factor * divergence(student, teacher, selected, tau, direction).sum()
-        gradient += factor * divergence_gradient(student, teacher, selected, tau, direction)
+        kl, slope = divergence(student, teacher, selected, tau, direction)
+        value += factor * kl.sum()
+        gradient += factor * slope
     scale = tau**2 if tau_squared else 1.0
     if total is None:
         total = groups == "each"

@@ -18,6 +18,7 @@ from support.photos import fill, picture
 # Everything that commands import when they are called, so that a child imports nothing.
 MODULES = (
     *("scipy.optimize", "sklearn.datasets", "matplotlib.pyplot", "torch.utils.tensorboard"),
+    "torch._dynamo",
     *(f"densekd.api.{name}" for name in ("run", "sweep", "report", "teach")),
     *(f"densekd.model.{name}" for name in ("check", "export", "predict", "trained.request")),
     *(f"densekd.model.frozen.{name}" for name in ("edit", "erase", "finetune", "request")),

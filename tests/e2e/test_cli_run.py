@@ -1,6 +1,7 @@
 import json
 import os
 import pty
+import select
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from densekd.cli import app
 from densekd.files import read_sealed_json
 
+from support.forked_commands import ForkedCommand
 from support.self_signal import self_signalled
 
 # Two tasks of five digits each, in a few seconds.
@@ -139,21 +141,19 @@ def test_another_method_takes_the_base_from_there(finished: tuple[Path, Result])
 @pytest.mark.slow
 def test_the_bar_is_gone_when_a_run_is_over(tmp_path: Path) -> None:
     primary, secondary = pty.openpty()
+    terminal = Path(os.ttyname(secondary))
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(
-        [*COMMAND, "--out", "runs", *SHORT],
-        cwd=tmp_path,
-        env=environment,
-        stdin=secondary,
-        stdout=secondary,
-        stderr=secondary,
+    command = ForkedCommand(
+        ["run", "--out", "runs", *SHORT], tmp_path, terminal, terminal, environment
     )
-    os.close(secondary)
-    text = b""
-    while piece := read(primary):
-        text += piece
+    with command:
+        command.wait_for(lambda: select.select([primary], [], [], 0)[0])
+        os.close(secondary)  # which the command has, too
+        text = b""
+        while piece := read(primary):
+            text += piece
+        assert command.wait() == 0
     os.close(primary)
-    assert process.wait() == 0
     seen = text.decode()
     for doing in ("preparing", "evaluating"):
         assert f"task 1/2 · {doing}" in seen

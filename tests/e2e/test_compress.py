@@ -1,8 +1,7 @@
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ from densekd.runs.stored import load_result
 from densekd.training.callbacks import Stopped, TrainingProgress
 from densekd.training.checkpoint import State, load_state, save_state
 from densekd.training.evaluate import evaluate
+
+from support.forked_commands import fork_server
 
 Result = Mapping[str, Any]
 
@@ -178,27 +179,28 @@ def test_what_was_stopped_ends_the_same(
     assert same_weights(resumed, result("rdkd"))
 
 
-# A compression that is killed in the student's second epoch, whatever else the machine does.
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from densekd.compression.compress import compress
-from densekd.compression.config import resolve_compression
-from densekd.runs.observer import RunObserver
-class Killed(RunObserver):
-    left = int(sys.argv[3])
-    def stop(self):
-        self.left -= 1
-        return self.left == 0 and os.kill(os.getpid(), signal.SIGKILL)
-compress(resolve_compression(json.loads(sys.argv[1])), Path(sys.argv[2]), Killed())
-"""
+class Killed(Told):
+    """Kills the process after so many batches, whatever else the machine does."""
+
+    def stop(self) -> bool:
+        if super().stop():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+
+def compress_until_killed(out: Path, batches: int) -> None:
+    compress(tiny("rdkd"), out, Killed(batches))
 
 
 @pytest.mark.slow
 def test_what_was_killed_ends_the_same(result: Callable[[str], Result], tmp_path: Path) -> None:
-    settings = json.dumps({**TINY, "method": "rdkd"})
-    command = [sys.executable, "-c", KILLED, settings, str(tmp_path), str(3 * BATCHES + 2)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    in_second_epoch = 3 * BATCHES + 2  # of the student
+    process = fork_server().Process(
+        target=compress_until_killed, args=(tmp_path, in_second_epoch), daemon=True
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     folder = compression_folder(tiny("rdkd"), tmp_path)
     assert list(folder.glob("epochs/0*.json"))
     assert not (folder / "result.json").exists()

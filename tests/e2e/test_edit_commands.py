@@ -79,7 +79,7 @@ def test_more_photos_of_known_classes_alone(model: Path, tmp_path: Path) -> None
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "--known add" in refused.stderr
     told = done("learn", model, more, "--known", "add")
-    assert told.startswith(f"Step 1: {model} learned red from 8 images in ")
+    assert told.startswith(f"Step 1: {model} learned more of red from 8 images in ")
     assert "more of red" in done("history", model)
     counts = {
         e["name"]: e["exemplars"] for e in json.loads(done("info", model, "--json"))["classes"]

@@ -72,7 +72,7 @@ def printed(arguments: list[str]) -> str:
     return done.stdout
 
 
-# One process for all commands of a section: importing takes longer than what they do.
+# One process for all commands: importing takes longer than what they do.
 SEVERAL = """
 import json, sys
 from typer.testing import CliRunner
@@ -83,10 +83,12 @@ print(json.dumps([each.stdout for each in done]))
 """
 
 
-def densekd(root: Path, section: str) -> list[str]:
-    """Run the commands of a section by the package of a copy, and return what each prints."""
-    told: list[str] = json.loads(python(root, "-c", SEVERAL, json.dumps(commands(section))))
-    return told
+@pytest.fixture(scope="module")
+def told(copy: Path) -> list[str]:
+    """What the commands of the sections print, by the package of the copy."""
+    both = [*commands(SECTIONS["A method"]), *commands(SECTIONS["A data source"])]
+    each: list[str] = json.loads(python(copy, "-c", SEVERAL, json.dumps(both)))
+    return each
 
 
 def test_a_file_has_all_parts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +131,8 @@ def test_the_tests_on_the_page_pass(copy: Path) -> None:
     assert "5 passed" in out
 
 
-def test_the_new_method_runs(copy: Path) -> None:
-    described, plain, combined = densekd(copy, SECTIONS["A method"])
+def test_the_new_method_runs(copy: Path, told: list[str]) -> None:
+    described, plain, combined, _ = told
     assert "|z - z_old|^2" in described
     names = {folder.name.rpartition("-")[0] for folder in (copy / "runs").glob("digits-*")}
     assert names == {"digits-toy", "digits-toy+rdkd"}
@@ -138,7 +140,7 @@ def test_the_new_method_runs(copy: Path) -> None:
     assert combined
 
 
-def test_the_new_network_and_source_run(copy: Path) -> None:
-    densekd(copy, SECTIONS["A data source"])
+def test_the_new_network_and_source_run(copy: Path, told: list[str]) -> None:
+    assert len(told) == 4
     (config,) = (copy / "runs").glob("stripes*/config.toml")
     assert 'network = "tiny16"' in config.read_text()

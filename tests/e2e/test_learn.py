@@ -7,9 +7,6 @@ import os
 import pty
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import class_order
 from densekd.model.trained.model import TrainedModel
 
+from support.forked_commands import ForkedCommand
 from support.photos import fill, picture
 
 TINY = [
@@ -243,26 +241,19 @@ def test_fine_tuning_after_learning(tmp_path: Path) -> None:
     assert "Give a folder of images" in refused("learn", model)
 
 
-COMMAND = [sys.executable, "-m", "densekd"]
-
-
 @pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_continue(model: Path, tmp_path: Path) -> None:
     images = fill(tmp_path / "images", {"7": 100})
-    command = [*COMMAND, "learn", str(model), str(images), *TINY, "--epochs", "2000"]
-    terminal, inner = pty.openpty()
-    with subprocess.Popen(command, stderr=inner, stdout=inner, stdin=inner) as process:
-        try:
-            os.close(inner)
-            while not list(model.glob("pending/*/epochs/*.json")):
-                assert process.poll() is None
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            shown = _until_closed(terminal)
-            assert process.wait() == 130
-        finally:
-            process.kill()
-            os.close(terminal)
+    arguments = ["learn", str(model), str(images), *TINY, "--epochs", "2000"]
+    primary, secondary = pty.openpty()
+    terminal = Path(os.ttyname(secondary))
+    with ForkedCommand(arguments, tmp_path, terminal, terminal) as command:
+        command.wait_for(lambda: list(model.glob("pending/*/epochs/*.json")))
+        os.close(secondary)  # which the command has, too
+        command.send_signal(signal.SIGINT)
+        shown = _until_closed(primary)
+        assert command.wait() == 130
+    os.close(primary)
     assert "Learning" in shown
     assert "Stopped and saved. To resume, run:" in shown
     assert len(json.loads(done("history", model, "--json"))) == 2

@@ -1,10 +1,6 @@
 """One run on two machines, which are two commands on this one."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +13,7 @@ from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import merge
 from densekd.runs.run import run_config
 
+from support.forked_commands import ForkedCommand
 from support.nodes import environment, free_port
 
 SETTINGS = {
@@ -31,25 +28,25 @@ LOST = "Error: Another process of this run has ended"
 
 
 @contextmanager
-def machines(file: Path, out: Path) -> Iterator[list[subprocess.Popen[str]]]:
+def machines(folder: Path) -> Iterator[list[ForkedCommand]]:
     """The same command on two machines, none of which outlives the test."""
+    folder.mkdir(exist_ok=True)
+    file, port = folder / "settings.toml", free_port()
     file.write_text(as_toml(resolve(merge(SETTINGS, {"engine": {"nodes": 2}}))))
-    command = [sys.executable, "-m", "densekd", "run", "--config", str(file), "--out", str(out)]
-    port, pipe = free_port(), subprocess.PIPE
+    command = ["run", "--config", str(file), "--out", str(folder)]
     with ExitStack() as stack:
-        started = [
+        yield [
             stack.enter_context(
-                subprocess.Popen(
-                    command, env=environment(port, rank), stdout=pipe, stderr=pipe, text=True
+                ForkedCommand(
+                    command,
+                    folder,
+                    folder / f"printed by {rank}",
+                    folder / f"said by {rank}",
+                    environment(port, rank),
                 )
             )
             for rank in (0, 1)
         ]
-        try:
-            yield started
-        finally:
-            for process in started:
-                process.kill()
 
 
 def stored(out: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -63,30 +60,30 @@ def stored(out: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 @pytest.mark.slow
 def test_two_machines_learn_as_one_does_and_resume_when_one_is_lost(tmp_path: Path) -> None:
-    with machines(tmp_path / "whole.toml", tmp_path / "whole") as started:
-        (printed, said), (other, silent) = [node.communicate(timeout=500) for node in started]
-    assert [node.returncode for node in started] == [0, 0], said + silent
+    with machines(tmp_path / "whole") as started:
+        codes = [node.wait(500) for node in started]
+    first, second = started
+    assert codes == [0, 0], first.said() + second.said()
     # Only the first prints and writes.
-    assert printed.count("Average incremental accuracy") == 1
-    assert other == ""
-    assert "task 1 learned" in said
-    assert "task 1 learned" not in silent
+    assert first.printed().count("Average incremental accuracy") == 1
+    assert second.printed() == ""
+    assert "task 1 learned" in first.said()
+    assert "task 1 learned" not in second.said()
     writers = {file.name.split(".")[5] for file in (tmp_path / "whole").rglob("events.out.*")}
-    assert writers == {str(started[0].pid)}
+    assert writers == {str(first.pid)}
 
-    with machines(tmp_path / "lost.toml", tmp_path / "lost") as started:
+    with machines(tmp_path / "lost") as started:
         first, second = started
-        assert first.stderr is not None
-        assert any(line.startswith("task 1 learned") for line in first.stderr)
-        os.kill(second.pid, signal.SIGKILL)
-        _, said = first.communicate(timeout=500)
-    assert first.returncode == 2
+        first.wait_for(lambda: "task 1 learned" in first.said())
+        second.kill()
+        assert first.wait(500) == 2
+    said = first.said()
     assert said.count(LOST) == 1
     assert "Traceback" not in said
     assert not list((tmp_path / "lost").glob("*/result.json"))
-    with machines(tmp_path / "lost.toml", tmp_path / "lost") as started:
-        said, _ = (node.communicate(timeout=500)[1] for node in started)
-    assert started[0].returncode == 0, said
+    with machines(tmp_path / "lost") as started:
+        codes = [node.wait(500) for node in started]
+    assert codes[0] == 0, started[0].said()
     assert stored(tmp_path / "lost") == stored(tmp_path / "whole")
 
     (folder,) = (tmp_path / "whole").glob("digits-*")

@@ -4,9 +4,7 @@ import csv
 import json
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from typer.testing import CliRunner
 import densekd
 from densekd import parts
 from densekd.cli import app
+
+from support.forked_commands import ForkedCommand
 
 pytestmark = pytest.mark.slow
 
@@ -144,18 +144,15 @@ def test_a_run_uses_all_parts(folder: Path) -> None:
     assert "confidence" in call(folder, *RUN)
 
 
-def test_a_killed_run_resumes_to_the_same_bits(folder: Path) -> None:
-    command = [sys.executable, "-m", "densekd", *RUN, "--out", "killed"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=folder, text=True, stdout=pipe, stderr=pipe)
-    while not list((folder / "killed").glob("stripes-*/learner/*")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not list((folder / "killed").glob("*/result.json"))
+def test_a_killed_run_resumes_to_the_same_bits(folder: Path, tmp_path: Path) -> None:
+    killed, said = folder / "killed", tmp_path / "said"
+    with ForkedCommand([*RUN, "--out", "killed"], folder, errors=said) as command:
+        command.wait_for(lambda: list(killed.glob("stripes-*/learner/*")))
+        command.kill()
+        assert command.wait() == -signal.SIGKILL
+    assert not list(killed.glob("*/result.json"))
     call(folder, *RUN, "--out", "killed")
-    assert numbers(result(folder / "killed")) == numbers(result(folder / "runs"))
+    assert numbers(result(killed)) == numbers(result(folder / "runs"))
 
 
 def test_a_changed_file_is_refused_until_it_is_restored(folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
 @pytest.mark.parametrize("page", ["protocols.md", "metrics.md"])
 def test_the_code_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def test_the_code_on_the_page_runs(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
 def test_the_logger_on_its_page_logs_two_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,8 @@ from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped, TrainingProgress
 
+from support.forked_commands import ForkedCommand
+
 Result = Mapping[str, Any]
 
 SHORT = {
@@ -321,17 +323,14 @@ RANKS = {
 
 
 @contextmanager
-def ranks(file: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of two processes, none of which outlives the test."""
+def ranks(folder: Path) -> Iterator[ForkedCommand]:
+    """A run of two processes, none of which outlives the test; the first starts the second."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "ranks.toml"
     file.write_text(as_toml(resolve(merge(RANKS, {"engine": {"devices": 2}}))))
-    command = [sys.executable, "-m", "densekd", "run", "--config", str(file), "--out", str(out)]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    command = ["run", "--config", str(file), "--out", str(folder / "out")]
+    printed, said = folder / "printed", folder / "said"
+    with ForkedCommand(command, folder, printed, said, first=os.setsid) as process:
         try:
             yield process
             # The second process may take a moment longer, on a busy machine a long one.
@@ -360,10 +359,9 @@ def stored(out: Path) -> dict[str, Any]:
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder of runs with one by two processes, and what it printed."""
     folder = tmp_path_factory.mktemp("ranks")
-    with ranks(folder / "ranks.toml", folder / "out") as process:
-        printed, said = process.communicate()
-    assert process.returncode == 0, said
-    return folder / "out", printed
+    with ranks(folder) as process:
+        assert process.wait() == 0, process.said()
+    return folder / "out", process.printed()
 
 
 @pytest.mark.slow
@@ -385,19 +383,18 @@ def test_two_processes_learn_as_one_does(by_two: tuple[Path, str], tmp_path: Pat
 @pytest.mark.slow
 def test_two_processes_that_were_stopped_go_on(by_two: tuple[Path, str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with ranks(tmp_path / "ranks.toml", out) as process:
-        assert process.stderr is not None
-        assert any(line.startswith("task 1 learned") for line in process.stderr)
+    with ranks(tmp_path) as process:
+        process.wait_for(lambda: "task 1 learned" in process.said())
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
+        assert process.wait() == 128 + signal.SIGTERM
+    said = process.said()
     assert said.count("Stopped and saved. To resume, run: ") == 1
     assert "Traceback" not in said
     assert not list(out.glob("*/result.json"))
-    with ranks(tmp_path / "ranks.toml", out) as process:
-        _, said = process.communicate()
-    assert process.returncode == 0, said
-    assert "Resumed after task 1 of 3." in said
+    process.errors.unlink()
+    with ranks(tmp_path) as process:
+        assert process.wait() == 0, process.said()
+    assert "Resumed after task 1 of 3." in process.said()
     assert numbers(stored(out)) == numbers(stored(by_two[0]))
     weights = [load_file(max(at.glob("*/learner/*.safetensors"))) for at in (out, by_two[0])]
     assert weights[0].keys() == weights[1].keys()

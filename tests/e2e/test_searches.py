@@ -2,8 +2,7 @@
 
 import json
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from typer.testing import CliRunner
 
 from densekd.cli import app
 
-from support.self_signal import self_signalled
+from support.forked_commands import ForkedCommand
+from support.self_signal import self_signal
 
 KEY = "method.options.temperature"
 EXPERIMENT = f"""
@@ -20,7 +20,7 @@ title = "Temperatures"
 about = "Which is best."
 
 [settings]
-data = {{ source = "digits", per_class = 12, validation = 0.25 }}
+data = {{ source = "digits", per_class = 12, test_per_class = 12, validation = 0.25 }}
 network = "resnet8"
 epochs = 1
 
@@ -91,11 +91,10 @@ def test_the_first_tasks_choose_and_the_report_shows_the_pick_alone(tmp_path: Pa
 def test_a_killed_search_by_optuna_goes_on_with_its_study(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna")
     file, out = written(tmp_path, "optuna"), tmp_path / "runs"
-    call = [sys.executable, "-m", "densekd", *command(file, out)]
     # When it is about to write down that the first trial has finished.
-    environment = self_signalled(tmp_path / "kill", signal.SIGKILL, "*/runs.json", '"finished"')
-    killed = subprocess.run(call, env=environment, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
+    kill = partial(self_signal, tmp_path / "kill", signal.SIGKILL, "*/runs.json", '"finished"')
+    with ForkedCommand(command(file, out), tmp_path, first=kill) as killed:
+        assert killed.wait() == -signal.SIGKILL
     before = {file: file.stat().st_mtime_ns for file in out.glob("digits-*/result.json")}
     assert len(before) == 1
     done = CliRunner().invoke(app, command(file, out))

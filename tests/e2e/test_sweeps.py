@@ -55,7 +55,8 @@ def call(*arguments: str | Path) -> Result:
 
 def options(name: str) -> list[str]:
     """What makes an experiment small."""
-    small = ["--data", "digits", "--scale", "0.01", "-o", "data.per_class=6", "--workers", "1"]
+    small = ["--data", "digits", "--scale", "0.01", "--workers", "1"]
+    small += ["-o", "data.per_class=6", "-o", "data.test_per_class=6"]
     if name.startswith("compression"):
         small += ["-o", "teacher=wrn-10-1"]
     return small + [part for axis in AXES[name] for part in ("--grid", axis)]
@@ -163,7 +164,7 @@ MINE = """
 title = "Mine"
 about = "Two seeds."
 [settings]
-data.per_class = 6
+data = { per_class = 6, test_per_class = 6 }
 network = "resnet8"
 scenario.steps = 1
 epochs = 1

@@ -64,7 +64,7 @@ def test_no_validation_image_is_trained_on_or_kept(
         usual(self, split, *args, **options)
 
     monkeypatch.setattr(Batches, "__init__", noted)
-    config = short(method, seed=seed, epochs=1)
+    config = short(method, seed=seed, epochs=1, data={"test_per_class": 10})
     result = run_config(config, tmp_path)
     dataset = make_scenario(config).dataset
     assert dataset.validation is not None

@@ -1,6 +1,5 @@
 """Whatever interrupts fine-tuning, the model is the one before it or the one after it."""
 
-import multiprocessing
 import re
 import shutil
 import signal
@@ -21,10 +20,12 @@ from densekd.model.teach import teach_model
 from densekd.training.checkpoint import State, load_state, save_state
 
 from support.faults import copied_before_each_change
+from support.forked_commands import fork_server
 from support.photos import fill
 from support.tiny_vit import tiny_vit
 
 EPOCHS = 2
+VIT = "transformers.models.vit.modeling_vit"
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +109,7 @@ def finetune_until(model: Path, moment: int, reached: Any) -> None:
 
 @pytest.mark.slow
 def test_real_kills(first: Path, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["densekd.model.frozen.finetune", "pytest", "transformers"])
+    context = fork_server("densekd.model.frozen.finetune", "pytest", VIT)
     model = Path(shutil.copytree(first, tmp_path / "undisturbed"))
     assert finetune_model(model, FinetuneOptions("all", EPOCHS)).kept
     after = weights(model)

@@ -1,7 +1,6 @@
 """Whatever interrupts an update, the model is the one before it or the one after it."""
 
 import itertools
-import multiprocessing
 import os
 import random
 import resource
@@ -23,6 +22,7 @@ from densekd.model.trained.model import TrainedModel
 from densekd.training.callbacks import Stopped, TrainingProgress
 
 from support.faults import copied_before_each_change, full_disk, small_disk
+from support.forked_commands import fork_server
 from support.photos import TINY, fill, picture
 from support.tiny_vit import tiny_vit
 
@@ -173,8 +173,7 @@ def test_kills_at_random_moments(
     images: Path,
     tmp_path: Path,
 ) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context = fork_server(*PRELOADED)
     draw, whole, kills = random.Random(0), Counting(), 0
     teach_model(shutil.copytree(first, tmp_path / "whole"), images, options, whole)
     for number in range(20):
@@ -292,9 +291,10 @@ def test_a_damaged_checkpoint_is_skipped(
     model: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # After each of 40 images and each batch, or after each eight photos.
+    # After each of 40 images and each batch; or after each photo that is hashed, and each eight.
+    hashed = sum(file.is_file() for file in images.rglob("*"))
     with pytest.raises(Stopped):
-        teach_model(model, images, options, Leaving(43 if options.trains else 2))
+        teach_model(model, images, options, Leaving(43 if options.trains else hashed + 2))
     newest = max(model.glob("pending/*/*/*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
     teach_model(model, images, options)

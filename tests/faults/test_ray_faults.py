@@ -13,17 +13,20 @@ from densekd.sweeps.ray import RayPool
 
 from support.nodes import environment, note_machine
 
-ray: Any = pytest.importorskip("ray")
-
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    ray: Any = pytest.importorskip("ray")  # here, since only one process runs this file
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", environment(0, 0)["PYTHONPATH"])  # of workers
     # Notice a lost machine within seconds.
     config = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": config}
+    head = {
+        **{"num_cpus": 0, "include_dashboard": False, "_system_config": config},
+        # Nobody reads logs, and no machine is added by itself.
+        **{"include_log_monitor": False, "no_monitor": True},
+    }
     made: Any = Cluster(initialize_head=True, head_node_args=head)
     yield made
     ray.shutdown()

@@ -1,14 +1,13 @@
 """Whatever happens to a run, it ends with the numbers of one to which nothing happened."""
 
 import itertools
+import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,17 @@ from densekd.runs.epochs import read_epochs
 from densekd.runs.observer import RunObserver
 from densekd.runs.run import run_config, run_folder
 from densekd.training.callbacks import Stopped, TrainingProgress
+from densekd.training.checkpoint import Checkpoints, State
 
 from support.faults import copied_before_each_change, full_disk
+from support.forked_commands import ForkedCommand, fork_server
 
 Result = Mapping[str, Any]
 
 # 5 batches in each epoch of the base task, 3 in those of the others, so 28 in all.
 SHORT = {
     "network": "resnet8",
-    "data": {"per_class": 40},
+    "data": {"per_class": 40, "test_per_class": 10},
     "scenario": {"base": 4, "steps": 3},
     "method": {"name": "rdkd-adaptive"},
     "training": {
@@ -131,26 +132,6 @@ def whereabouts(out: Path) -> str:
     return "increment" if list(out.glob("npz-*/epochs/*/*.json")) else "between"
 
 
-@contextmanager
-def begun(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[str]]:
-    """A process that has begun its run, and that doesn't outlive a failed test."""
-    unread, read = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(command, stdout=unread, stderr=read, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert any(line.startswith("Run folder: ") for line in process.stderr)
-            yield process
-        finally:
-            process.kill()
-
-
-def wait(process: subprocess.Popen[str], until: Callable[[], bool]) -> None:
-    """Wait for what a process does while it runs."""
-    while not until():
-        assert process.poll() is None, "the run ended too early"
-        time.sleep(0.002)
-
-
 @pytest.fixture
 def digits_file(tmp_path: Path) -> str:
     """The digits as a source that is read without scikit-learn, which takes long to import."""
@@ -167,49 +148,20 @@ def digits_file(tmp_path: Path) -> str:
     return f"npz:{tmp_path / 'digits.npz'}"
 
 
-# Imports once, and forks a process for each run, which is killed a moment after its second save. It
-# kills itself, so that on a busy machine the kill is as late as the run. Prints how each ended.
-FORKING = """
-import itertools, os, signal, sys, threading
-from pathlib import Path
-import torch.utils.tensorboard
-from densekd.config.schema import resolve
-from densekd.config.settings_tree import read_toml
-from densekd.runs.run import run_config
-from densekd.training.checkpoint import Checkpoints
-save, count = Checkpoints.save, itertools.count(1)
-def saving(self, *args):
-    save(self, *args)
-    if next(count) == 2:
-        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-Checkpoints.save = saving
-for line in sys.stdin:
-    file, out, seconds = line.rstrip().split("\\t")
-    seconds = float(seconds)
-    child = os.fork()
-    if not child:
-        run_config(resolve(read_toml(Path(file))), Path(out))
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+def run_until_killed(config: Config, out: Path, seconds: float) -> None:
+    """Run, and kill this process a moment after its second save.
 
+    It kills itself, so that on a busy machine the kill is as late as the run.
+    """
+    save, count = Checkpoints.save, itertools.count(1)
 
-@contextmanager
-def forking() -> Iterator[Callable[[Path, Path, float], int]]:
-    """Run a file in a process that only has to be forked; gives how that process ended."""
-    command = [sys.executable, "-c", FORKING]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as server:
-        stdin, stdout = server.stdin, server.stdout
-        assert stdin is not None
-        assert stdout is not None
+    def saving(self: Checkpoints, number: int, state: State) -> None:
+        save(self, number, state)
+        if next(count) == 2:
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
-        def killed(file: Path, out: Path, seconds: float) -> int:
-            stdin.write(f"{file}\t{out}\t{seconds}\n")
-            return int(stdout.readline())
-
-        yield killed
-        stdin.close()
+    Checkpoints.save = saving  # type: ignore[method-assign]
+    run_config(config, out)
 
 
 @pytest.mark.slow
@@ -217,14 +169,14 @@ def test_ten_kills_change_nothing(digits_file: str, tmp_path: Path) -> None:
     # Each kill comes two or three saves after the one before, of more than thirty.
     training = {"base": {"epochs": 6}, "increment": {"epochs": 8}}
     config = short(data={"source": digits_file}, training=training)
-    file = tmp_path / "run.toml"
-    file.write_text(as_toml(config))
     draw, out, found = random.Random(3), tmp_path / "out", []
-    with forking() as killed_run:
-        for _ in range(10):
-            ended = killed_run(file, out, draw.uniform(0, 0.01))
-            assert ended == -signal.SIGKILL, "the run ended too early"
-            found.append(whereabouts(out))
+    for _ in range(10):
+        arguments = (config, out, draw.uniform(0, 0.01))
+        process = fork_server().Process(target=run_until_killed, args=arguments, daemon=True)
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "the run ended too early"
+        found.append(whereabouts(out))
     assert found.count("base") >= 2
     assert found.count("increment") >= 4
     killed, never = run_config(config, out), run_config(config, tmp_path / "fine")
@@ -288,6 +240,7 @@ def test_a_full_disk_loses_nothing(name: str, tmp_path: Path) -> None:
             break
     assert most > 4
     assert numbers(result) == numbers(fine)
+    assert same_weights(Path(result["folder"]), Path(fine["folder"]))
 
 
 @pytest.mark.parametrize("ending", ["json", "safetensors"])
@@ -321,6 +274,7 @@ def test_a_run_without_an_intact_learner_begins_after_the_base(
     assert observer.trained == {1, 2, 3}
     assert observer.shared == ["taken"]
     assert numbers(result) == numbers(whole[1])
+    assert same_weights(unfinished, Path(whole[1]["folder"]))
 
 
 def test_a_damaged_epoch_is_passed_over_for_the_one_before(
@@ -357,6 +311,7 @@ def test_a_damaged_base_is_trained_again(
     assert record.getMessage().endswith(instead)
     assert observer.trained == {0, 1, 2, 3}
     assert numbers(result) == numbers(fine)
+    assert same_weights(Path(result["folder"]), Path(fine["folder"]))
     caplog.clear()
     other = Told()
     run_config(short(method={"name": "tkd"}), out, other)
@@ -377,7 +332,7 @@ def test_a_result_that_is_cut_off_is_written_again(
 class Resuming(Told):
     """Lets a process that was halted go on when the run has to wait for it."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: ForkedCommand) -> None:
         super().__init__()
         self.process = process
 
@@ -395,8 +350,8 @@ def test_two_processes_on_one_run_and_on_one_base(tmp_path: Path) -> None:
     file = tmp_path / "gkd.toml"
     file.write_text(as_toml(gkd))
     command = ["run", "--config", str(file), "--out", str(out)]
-    with begun([sys.executable, "-m", "densekd", *command]) as first:
-        wait(first, lambda: bool(saves(out)))
+    with ForkedCommand(command, tmp_path) as first:
+        first.wait_for(lambda: saves(out))
         first.send_signal(signal.SIGSTOP)
         refused = CliRunner().invoke(app, command)
         assert refused.exit_code == 2
@@ -411,6 +366,7 @@ def test_two_processes_on_one_run_and_on_one_base(tmp_path: Path) -> None:
     assert second.shared == ["waiting", "taken"]
     assert second.trained == {1, 2, 3}
     assert numbers(result) == numbers(run_config(rdkd, alone))
+    assert same_weights(run_folder(rdkd, out), run_folder(rdkd, alone))
     assert numbers(run_config(gkd, out)) == numbers(run_config(gkd, alone))
     assert same_weights(run_folder(gkd, out), run_folder(gkd, alone))
     assert len(list((out / "bases").iterdir())) == 1

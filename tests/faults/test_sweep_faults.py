@@ -19,6 +19,7 @@ from densekd.data.dataset import PixelImages
 from densekd.data.digits_npz import load_digits
 from densekd.runs.stored import load_result
 
+from support.forked_commands import fork_server
 from support.self_signal import self_signalled
 
 # Two bases, so that two runs go on at a time.
@@ -63,6 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("OMP_NUM_THREADS", "1")
         # Ray's workers yield to every other process by default: on a busy machine they starve.
         patch.setenv("RAY_worker_niceness", "0")
+        fork_server()  # from which the workers of this process are forked
         yield folder
 
 

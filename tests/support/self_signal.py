@@ -38,3 +38,9 @@ def self_signalled(
     (folder / "sitecustomize.py").write_text(content)
     paths = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def self_signal(folder: Path, number: signal.Signals, pattern: str, text: str = "") -> None:
+    """Do the same in this process, which was forked for a command."""
+    self_signalled(folder, number, pattern, text)
+    exec((folder / "sitecustomize.py").read_text(), {})

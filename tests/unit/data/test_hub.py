@@ -1,3 +1,4 @@
+import functools
 import io
 import logging
 import sys
@@ -13,9 +14,13 @@ from PIL import Image
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.hub import hub_dataset, load_hub
 
-datasets = pytest.importorskip("datasets")
-
 NAMES = ["ant", "bee", "wasp"]
+
+
+@functools.cache
+def library() -> Any:
+    """Imported only by the test process that runs this file, since that takes long."""
+    return pytest.importorskip("datasets")
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +28,12 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep the library offline and its cache in a temporary folder."""
     import huggingface_hub
 
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(library().config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    datasets.disable_progress_bars()
+    monkeypatch.setattr(library().config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    library().disable_progress_bars()
     yield
-    datasets.enable_progress_bars()
+    library().enable_progress_bars()
 
 
 def image(value: int, size: tuple[int, int] = (6, 4), mode: str = "RGB") -> Image.Image:
@@ -45,16 +50,16 @@ def rows(
     """A split whose i-th image has ``start + i`` as its red, with ``more`` columns."""
     pictures = pictures or [image(start + i) for i in range(len(labels))]
     columns = {
-        "picture": (datasets.Image(), pictures),
-        "kind": (datasets.ClassLabel(names=NAMES), labels),
+        "picture": (library().Image(), pictures),
+        "kind": (library().ClassLabel(names=NAMES), labels),
     } | (more or {})
-    features = datasets.Features({name: feature for name, (feature, _) in columns.items()})
+    features = library().Features({name: feature for name, (feature, _) in columns.items()})
     content = {name: values for name, (_, values) in columns.items()}
-    return datasets.Dataset.from_dict(content, features=features)
+    return library().Dataset.from_dict(content, features=features)
 
 
 def saved(path: Path, **parts: Any) -> str:
-    datasets.DatasetDict(parts).save_to_disk(path)
+    library().DatasetDict(parts).save_to_disk(path)
     return str(path)
 
 
@@ -68,7 +73,7 @@ def reds(dataset: Dataset) -> tuple[list[int], list[int]]:
 
 
 def test_columns_are_found_by_their_type(tmp_path: Path) -> None:
-    note = {"note": (datasets.Value("string"), list("abcd"))}
+    note = {"note": (library().Value("string"), list("abcd"))}
     train = rows([2, 0, 1, 1], more=note)
     name = saved(tmp_path / "set", train=train, test=rows([1, 2], start=100))
     steps: list[tuple[int, int]] = []
@@ -145,9 +150,9 @@ def test_a_folder_of_images_is_loaded(tmp_path: Path) -> None:
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
     more: dict[str, tuple[Any, list[Any]]] = {
-        "mask": (datasets.Image(), [image(90), image(91)]),
-        "coarse": (datasets.ClassLabel(names=["crawls", "flies"]), [0, 1]),
-        "number": (datasets.Value("int64"), [20, 3]),
+        "mask": (library().Image(), [image(90), image(91)]),
+        "coarse": (library().ClassLabel(names=["crawls", "flies"]), [0, 1]),
+        "number": (library().Value("int64"), [20, 3]),
     }
     name = saved(tmp_path / "set", train=rows([0, 1], more=more), test=rows([0, 1], more=more))
     with pytest.raises(ValueError, match=r"2 columns of Image.*image column.*picture, mask"):
@@ -218,10 +223,10 @@ def test_progress_bars_are_off_while_loading_and_restored(
         folder = tmp_path / "set" / "train" / label
         folder.mkdir(parents=True)
         image(1).save(folder / "0.png")
-    datasets.enable_progress_bars()
+    library().enable_progress_bars()
     dataset = load_hub(str(tmp_path / "set"))
     assert capfd.readouterr() == ("", "")
-    assert not datasets.are_progress_bars_disabled()
+    assert not library().are_progress_bars_disabled()
     assert torch.equal(dataset.train.labels, torch.tensor([0, 1, 2]))
 
 
