@@ -111,10 +111,19 @@ def test_a_forged_beginning_has_no_more_losses_than_there_are(unmeasured: Path) 
 
 
 def test_an_unfinished_run_has_no_minimum(tmp_path: Path, folder: Path) -> None:
-    longer = resolve(settings(scenario={"base": 2, "steps": 4}))
-    write_atomically(tmp_path / "config.toml", as_toml(longer))
+    shutil.copy(folder / "config.toml", tmp_path)
     shutil.copytree(folder / "learner", tmp_path / "learner")
-    with pytest.raises(ValueError, match="has learned 3 of 5 tasks; repeat its `densekd run`"):
+    for file in (tmp_path / "learner").glob("000002*"):
+        file.unlink()
+    with pytest.raises(ValueError, match="has learned 2 of 3 tasks; repeat its `densekd run`"):
+        measure_flatness(tmp_path, NOISE)
+
+
+def test_a_run_of_other_classes_is_not_measured(tmp_path: Path, folder: Path) -> None:
+    other = resolve(settings(scenario={"base": 4, "steps": 2, "order": 7}))
+    write_atomically(tmp_path / "config.toml", as_toml(other))
+    shutil.copytree(folder / "learner", tmp_path / "learner")
+    with pytest.raises(ValueError, match="learned other classes than its data has now"):
         measure_flatness(tmp_path, NOISE)
 
 
