@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 from torch.nn import Module
@@ -82,14 +81,6 @@ def real_dir() -> Path:
 def cifar100(real_dir: Path) -> Dataset:
     """The real CIFAR-100."""
     return load_cifar("cifar100", real_dir, download=False)
-
-
-@pytest.fixture
-def code_for_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch compile for AVX2, without trying by small programs what else it could do."""
-    if torch.cpu.get_capabilities().get("avx2", False):
-        monkeypatch.setattr("torch._inductor.config.cpp.simdlen", 256)
-        monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
 
 
 @pytest.fixture

@@ -514,7 +514,6 @@ def test_compiles_into_one_graph(groups: Groups, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("code_for_avx2")
 def test_a_compiled_step_draws_as_often_and_in_the_same_order() -> None:
     torch.compiler.reset()
     sizes = [3] * 8

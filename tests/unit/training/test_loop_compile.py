@@ -18,7 +18,6 @@ from support.tiny_learners import SCHEDULES, STEPS_OF_TWO, check_resumes, learne
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.usefixtures("code_for_avx2")
 def test_a_compiled_backbone_learns_the_same_and_is_compiled_once_for_all_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
