@@ -1,13 +1,13 @@
 """densekd: networks that learn new classes and keep the old ones, by dense distillation.
 
-Benchmarks, as the commands of the same names do them:
+Benchmarks, like the commands of the same names:
     `run`, `sweep`, `compare`, `report`, `Result`, `load_run`, `RunObserver`, `Stopped`, `Logger`,
     `TensorBoardLogger`, `WandbLogger`, `MlflowLogger`
 
 Your own model, taught from photos:
     `teach`, `Model`
 
-Learners and what they are made of:
+Learners and their parts:
     `Learner`, `Settings`, `Method`, `MethodSpec`, `make_method`, `DenseOptions`, `Phase`,
     `Schedule`, `Schedules`, `Term`, `CrossEntropy`, `Distil`, `Step`, `ExemplarMemory`, `Quota`,
     `Features`, `StepOutputs`
@@ -15,7 +15,7 @@ Learners and what they are made of:
 Data and tasks:
     `load`, `as_dataset`, `Dataset`, `Scenario`, `Task`
 
-The loss alone, for a training loop of your own:
+The loss alone, for your own training loop:
     `DenseDistillation`, `AdaptiveWeights`, `TaskPool`
 
 docs/python.md shows them at work; ``help(densekd.run)`` has the details of each.

@@ -1,4 +1,4 @@
-"""The memory of this computer, and how the C library keeps it."""
+"""This computer's memory, and how the C library keeps freed memory."""
 
 import ctypes
 import functools
@@ -18,10 +18,10 @@ def physical_memory() -> int:
 def keep_freed_memory() -> None:
     """Keep freed memory for the next tensors, instead of giving it back to the system each time.
 
-    By default, glibc asks the system for every large tensor anew, whose pages are then filled with
-    zeros: a third of the time of a forward pass, and part of that of reading large images. Pools
-    of memory of single threads are given back all the same, so all threads use the main one. Other
-    C libraries are left alone.
+    By default, glibc asks the system for new memory for every large tensor, and the system fills it
+    with zeros: a third of the time of a forward pass, and part of the time to read large images.
+    The memory pools of single threads would still be given back, so all threads use the main pool.
+    Other C libraries are left alone.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Argument checks, error messages and ways to escape text that several modules share."""
+"""Argument checks, error messages and text escaping that several modules share."""
 
 import html
 import unicodedata
@@ -12,9 +12,9 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether a text can name one folder: something to see, and no slash or control character.
+    """Whether a text can name one folder: a visible character, and no slash or control character.
 
-    Not ``isprintable``: it refuses the joiners within emoji and some scripts, and new emoji.
+    ``isprintable`` would also refuse the joiners within emoji and some scripts, and new emoji.
     """
     kinds = {unicodedata.category(letter) for letter in name}
     fit = not kinds & {"Cc", "Cs", "Zl", "Zp"} and bool(kinds - {"Cf", "Zs"})
@@ -22,18 +22,18 @@ def is_folder_name(name: str) -> bool:
 
 
 def escape_controls(text: str) -> str:
-    """A text in which characters that could control a terminal are escaped."""
+    """Escape characters that could control a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def spreadsheet_text(text: str) -> str:
-    """A text for CSV: it begins with an apostrophe if a spreadsheet would take it for a formula."""
+    """Escape a text for CSV; an apostrophe keeps a spreadsheet from taking it for a formula."""
     formula = text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
     return "'" * formula + escape_controls(text)
 
 
 def html_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of texts for a notebook, as HTML."""
+    """An HTML table of texts, for a notebook."""
     lines = [f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"]
     for row in rows:
         lines.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>")

@@ -1,4 +1,4 @@
-"""Write files atomically, values as strict JSON, and files that carry their own checksum."""
+"""Atomic writes, strict JSON, and files that carry their own checksum."""
 
 import io
 import json
@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# More than any file of facts that is written here: 100,000 classes take about 20 MB.
+# Larger than any JSON file that is written here: 100,000 classes take about 20 MB.
 _MOST_JSON = 256 << 20
-ASIDE = "set-aside"  # the folder of what was set aside
+ASIDE = "set-aside"  # the folder for files that were set aside
 
 
 class DamagedFile(ValueError):
@@ -23,7 +23,7 @@ class DamagedFile(ValueError):
 
 
 def expand_home(path: Path | str) -> Path:
-    """A path with ``~`` replaced; that of an unknown user stays, and so names a missing file."""
+    """Expand ``~`` in a path; ``~name`` of an unknown user stays, so it names a missing file."""
     if not isinstance(path, str | os.PathLike):  # such as a list of folders
         raise ValueError(f"A path is a text or a Path, not {path!r}; give each folder by itself.")
     return Path(os.path.expanduser(path))  # Path's own method raises a RuntimeError
@@ -32,7 +32,7 @@ def expand_home(path: Path | str) -> Path:
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write a file so that it has the old or the new content even if the process is killed.
 
-    Makes the folder if it is missing. Leaves no temporary file when it fails, as on a full disk.
+    Makes the folder if it is missing. Leaves no temporary file if it fails, such as on a full disk.
     Raises ValueError for a device, which root could replace by a file.
     """
     if path.is_char_device() or path.is_block_device():
@@ -51,7 +51,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk; syncing a file doesn't do that."""
+    """Sync the names of a folder's files to disk; syncing a file doesn't do that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -60,13 +60,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of killed processes; no other process may be writing there."""
+    """Remove temporary files of killed processes; call it only if no other process writes there."""
     for file in folder.glob(".*.????????.tmp"):
         file.unlink()
 
 
 def set_aside(folder: Path, *places: Path) -> Path:
-    """Move files or folders in ``folder`` to where nothing reads them, and say where that is."""
+    """Move files or folders to a new subfolder of ``folder`` that nothing reads; return it."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
     aside = folder / ASIDE / f"{now}.{secrets.token_hex(2)}"
     for place in places:
@@ -83,7 +83,7 @@ def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sealed_json(content: Mapping[str, Any]) -> bytes:
-    """JSON of at least one entry, with its own SHA-256 as its last one."""
+    """JSON of one or more entries, followed by its own SHA-256 as the last entry."""
     return _sealed(to_json(dict(content)), _FILE_SEAL)
 
 
@@ -94,11 +94,11 @@ def read_sealed_json(
 
     Args:
         path: the file.
-        version: what its entry ``format`` must be, if anything.
+        version: what its entry ``format`` must be, if it has one; None for any.
         unsealed: also take a file without a checksum, as earlier versions wrote it.
 
     Raises:
-        DamagedFile: it was changed or cut off, or isn't JSON.
+        DamagedFile: it was changed or cut off, isn't JSON, or has another format.
         FileNotFoundError: there is no such file.
     """
     content = read_regular_file(path, _MOST_JSON)
@@ -114,12 +114,12 @@ def read_sealed_json(
 
 
 def sealed_line(content: Mapping[str, Any]) -> bytes:
-    """JSON of at least one entry in one line, with its own SHA-256 as its last entry."""
+    """One line of JSON of one or more entries, followed by its own SHA-256 as the last entry."""
     return _sealed(json.dumps(_strict(dict(content))).encode(), _LINE_SEAL)
 
 
 def read_sealed_line(line: bytes) -> dict[str, Any] | None:
-    """What `sealed_line` or an earlier version wrote, without the checksum; None if changed."""
+    """Read a line of `sealed_line` or an earlier version, without checksum; None if damaged."""
     record = _json_object(line)
     if record is None or (_names_seal(record) and not _is_sealed(line, _LINE_SEAL)):
         return None
@@ -130,7 +130,7 @@ def read_sealed_line(line: bytes) -> dict[str, Any] | None:
 def _json_object(content: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(content)
-    except (ValueError, RecursionError):  # thousands of nested brackets
+    except (ValueError, RecursionError):  # the latter for thousands of nested brackets
         return None
     return record if isinstance(record, dict) else None
 
@@ -165,12 +165,12 @@ def write_sealed_zip(path: Path, archive: bytes) -> None:
     """Write a zip archive, such as an ``npz``, with its checksum as its comment, atomically."""
     content = io.BytesIO(archive)
     with zipfile.ZipFile(content, "a") as file:
-        file.comment = bytes(_HEX)  # the comment comes last
+        file.comment = bytes(_HEX)  # a zip ends with its comment; the checksum goes there
     write_atomically(path, _sealed(content.getvalue()[:-_HEX], _ZIP_SEAL))
 
 
 def read_sealed_zip(path: Path, most: int) -> bytes:
-    """Read what `write_sealed_zip` or an earlier version wrote, which had no comment.
+    """Read what `write_sealed_zip` wrote, or an earlier version without a checksum.
 
     Raises:
         DamagedFile: it was changed, isn't a zip archive, or has more than ``most`` bytes.
@@ -188,7 +188,7 @@ def read_sealed_zip(path: Path, most: int) -> bytes:
 
 
 class _Seal(NamedTuple):
-    """How a checksum is put into a kind of file, in place of its end."""
+    """How a kind of file holds its checksum: ``before``, checksum, ``after`` replace ``end``."""
 
     end: bytes
     before: bytes
@@ -219,14 +219,14 @@ def _is_sealed(content: bytes, kind: _Seal) -> bool:
 
 
 def _names_seal(record: dict[str, Any]) -> bool:
-    """Whether JSON was sealed, even if up to two characters of the seal's name have changed."""
+    """Whether JSON was sealed; also if up to two characters of the seal's name are damaged."""
     last = next(reversed(record), "")
     differing = sum(a != b for a, b in zip(last, _SEAL_NAME, strict=False))
     return _SEAL_NAME in record or (len(last) == len(_SEAL_NAME) and differing <= 2)
 
 
 def read_regular_file(path: Path, most: int) -> bytes:
-    """Read a file of at most so many bytes; never waits for a pipe or a device.
+    """Read a file of at most ``most`` bytes; never waits for a pipe or a device.
 
     Raises:
         DamagedFile: it is larger, or no regular file.
@@ -242,7 +242,7 @@ def read_regular_file(path: Path, most: int) -> bytes:
             raise DamagedFile(
                 f"{path} has {found.st_size:,} bytes, more than the {most:,} that are read."
             )
-        # Not ``most``: reading sets aside as much memory as it is asked for.
+        # Not ``most``: ``read`` allocates as much memory as it is asked for.
         return file.read(found.st_size)
 
 

@@ -1,8 +1,8 @@
 """Accuracies and forgetting of a run: arrays in, floats out.
 
-All of them are computed from the confusion matrix after each step, over the test images of all
-classes learned so far. Accuracies are means over images, so a larger task counts more, unless they
-are called ``mean_task`` or ``mean_class``. docs/metrics.md has all definitions.
+All are computed from the confusion matrix after each step, over the test images of all classes
+learned so far. Accuracies are means over images, so a larger task counts more; only those called
+``mean_task`` and ``mean_class`` are not. docs/metrics.md has all definitions.
 """
 
 import math
@@ -33,7 +33,7 @@ def confusion_matrix(predicted: ArrayLike, labels: ArrayLike, classes: int) -> M
 class StepMetrics:
     """The accuracies after one step, predicting among all classes seen; NaN without images.
 
-    The last ones are unknown (NaN or empty) in records of versions that didn't measure them.
+    Fields with a default are unknown (NaN or empty) in records of versions without them.
     """
 
     classes_seen: int
@@ -45,7 +45,7 @@ class StepMetrics:
     class_accuracies: tuple[float, ...] = ()  # on each class
     mean_task_accuracy: float = math.nan  # the mean of the tasks' accuracies
     mean_class_accuracy: float = math.nan  # the mean of the classes' accuracies
-    # Predicting among the classes of the image's own task, on all tasks and on each.
+    # When predicting only among the classes of the image's own task: on all tasks, and on each.
     task_incremental_accuracy: float = math.nan
     task_incremental_accuracies: tuple[float, ...] = ()
 
@@ -58,7 +58,7 @@ def step_metrics(
     Args:
         confusion: the confusion matrix of predictions among all classes seen.
         task_sizes: the number of classes of each task.
-        within_task: that of predictions among the classes of the image's own task, if known.
+        within_task: the same, but predicting only among the classes of the image's own task.
     """
     ends = np.cumsum(task_sizes).tolist()
     for matrix in (confusion, within_task):
@@ -90,7 +90,7 @@ def step_metrics(
 
 
 def average_incremental_accuracy(steps: Sequence[StepMetrics], measure: str = "accuracy") -> float:
-    """The mean over all steps, the base task included, of an accuracy: a field of `StepMetrics`."""
+    """The mean of ``measure``, a field of `StepMetrics`, over all steps including the base task."""
     return float(np.mean([getattr(step, measure) for step in steps]))
 
 
@@ -103,7 +103,7 @@ def accuracy_matrix(steps: Sequence[StepMetrics]) -> NDArray[np.float64]:
 
 
 def forgetting(steps: Sequence[StepMetrics]) -> float:
-    """The mean drop of the old tasks from their best accuracy; NaN if there are none.
+    """The mean drop in accuracy of the old tasks from their best; NaN if there are none.
 
     ``mean_{i < T} (max_{s < T} A[s, i] - A[T, i])``
     """
@@ -113,9 +113,9 @@ def forgetting(steps: Sequence[StepMetrics]) -> float:
 
 
 def backward_transfer(steps: Sequence[StepMetrics]) -> float:
-    """The mean change of the old tasks since each was learned; NaN if there are none.
+    """The mean change in accuracy of the old tasks since each was learned; NaN if there are none.
 
-    ``mean_{i < T} (A[T, i] - A[i, i])``, of GEM; negative if tasks were forgotten.
+    ``mean_{i < T} (A[T, i] - A[i, i])``, as in GEM; negative if tasks were forgotten.
     """
     matrix = accuracy_matrix(steps)
     return _mean_of_known((matrix[-1] - np.diagonal(matrix))[:-1])

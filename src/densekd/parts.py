@@ -1,7 +1,7 @@
-"""Parts of one's own: values in a file, named as ``mine.py:eeil``, or values of this process.
+"""Custom parts: values in a file, such as ``mine.py:eeil``, or values of this process.
 
 A setting holds a reference, which is text: ``FILE.py:NAME``, or ``python:NAME-DIGEST`` for a value
-that was given in Python. A file is run only if the user named it: see `load_files`.
+that was given in Python. A file is run only if the user named it or agreed: see `load_files`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _IN_PYTHON = re.compile(r"python:(\w+)-([0-9a-f]{12})")
 
 
 class OwnPartError(ValueError):
-    """Code of one's own is wrong; its own error, if it raised one, is the cause."""
+    """Custom code is wrong; the error that it raised, if any, is the cause."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class _LoadedFile:
 
 @dataclass(frozen=True)
 class _Place:
-    """A call on the way to an error."""
+    """One call in the traceback of an error."""
 
     file: str
     line: int | None
     name: str  # of the function
-    own: bool  # whether it is code of one's own
-    owner: object  # whose method it is, if it is one
+    own: bool  # whether it is custom code
+    owner: object  # the object whose method it is, if it is one
 
     @property
     def words(self) -> str:
-        """Where it is."""
-        # The cells of a notebook have names that tell nobody anything.
+        """The end of a sentence that says where it is; empty if the line is unknown."""
+        # Notebook cells have generated file names, which tell a reader nothing.
         file = f" of {Path(self.file).name}" if Path(self.file).is_file() else ""
         return "" if self.line is None else f" in line {self.line}{file}"
 
@@ -59,7 +59,7 @@ _values: dict[str, object] = {}  # by reference
 
 
 def is_reference(text: object) -> bool:
-    """Whether a setting names a part of one's own."""
+    """Whether a setting names a custom part."""
     return any(form.fullmatch(str(text)) for form in (_IN_FILE, _IN_PYTHON))
 
 
@@ -72,8 +72,8 @@ def short_name(reference: str) -> str:
 def load_files(references: Iterable[str]) -> dict[str, str]:
     """Run the files that references name, and return the SHA-256 of each by its name.
 
-    Call it only with references that the user gave, or agreed to: nothing else runs a file, so
-    that a folder from elsewhere can't. A file runs once in a process, and again if it has changed.
+    Call it only with references that the user gave or agreed to: nothing else runs a file, so a
+    run folder from a stranger can't. A file runs once in a process, and again if it has changed.
     """
     found = [match[1] for each in references if (match := _IN_FILE.fullmatch(each))]
     return {file: _load(file).sha256 for file in dict.fromkeys(found)}
@@ -104,10 +104,10 @@ def find(reference: str) -> object:
 
 
 def version(reference: str) -> str:
-    """What changes with the code or the value: the SHA-256 of the file, or the value's digest."""
+    """A hash that changes with the code or value: the file's SHA-256, or the value's digest."""
     if found := _IN_PYTHON.fullmatch(reference):
         return found[2]
-    find(reference)  # or say what is wrong
+    find(reference)  # raises if the file or the name is missing
     return _files[_path(reference.rpartition(":")[0])].sha256
 
 
@@ -115,9 +115,9 @@ def refer(value: object, name: str = "", digest: str = "") -> str:
     """Give a Python value a reference, by which this process finds it again.
 
     Args:
-        value: anything that may be a part of one's own.
-        name: what to call it; that of the function, class or method, or else of its type.
-        digest: says what the value is; computed from it unless given.
+        value: anything that can be a custom part.
+        name: its name; by default that of the function, class or method, or else of its type.
+        digest: identifies the value; by default computed from it.
     """
     own = name or getattr(value, "__name__", "") or getattr(value, "name", "")
     word = re.sub(r"\W+", "_", str(own or type(value).__name__).lower()).strip("_") or "value"
@@ -127,18 +127,18 @@ def refer(value: object, name: str = "", digest: str = "") -> str:
 
 
 def spoken(reference: str, kind: str) -> str:
-    """What a sentence begins with that is about a part: ``mine.py:ece``, or ``The metric ece``."""
+    """A part's name to begin a sentence with: ``mine.py:ece``, or ``The metric ece``."""
     return f"The {kind} {short_name(reference)}" if _IN_PYTHON.fullmatch(reference) else reference
 
 
 @contextlib.contextmanager
 def explain_errors(part: str = "", *, but: type | None = None) -> Iterator[None]:
-    """Turn an error of code of one's own into one sentence that names the part and the line.
+    """Turn an error of custom code into an `OwnPartError`: one sentence with part and line.
 
     Args:
-        part: what to call the code that runs here, all of whose errors are explained. Without it,
-            those are that come from code outside of installed packages.
-        but: leave errors as they are that come from methods of such an object, an observer's say.
+        part: the name of the code that runs here; all its errors are explained. Without it, only
+            errors that come from code outside of installed packages are explained.
+        but: don't explain errors from methods of objects of this type, such as an observer.
     """
     try:
         yield
@@ -169,12 +169,12 @@ def _load(file: str) -> _LoadedFile:
 
 
 def _run(file: str, path: Path, content: bytes, sha256: str) -> ModuleType:
-    """Run a file as a module. The bytes that were hashed run, not a cached translation."""
+    """Run a file as a module: exactly the bytes that were hashed, not cached bytecode."""
     module = ModuleType(f"densekd_own_{re.sub(r'[^A-Za-z0-9]', '_', path.stem)}_{sha256[:12]}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
-        # Weights and data that the file draws are the same in every process.
+        # So that the file draws the same weights and data in every process.
         with fixed_random_state():
             exec(compile(content, str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
@@ -188,7 +188,7 @@ def _run(file: str, path: Path, content: bytes, sha256: str) -> ModuleType:
 
 
 def _places(error: BaseException) -> Iterator[_Place]:
-    """The calls that led to an error, from the one that caught it."""
+    """The calls that led to an error, starting with the one that caught it."""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         own = Path(code.co_filename) in _files or is_own_module(frame.f_globals.get("__name__"))
@@ -196,19 +196,19 @@ def _places(error: BaseException) -> Iterator[_Place]:
 
 
 def line_of(error: BaseException) -> str:
-    """Where code of one's own raised an error: `` in line 12 of mine.py``; empty if it didn't."""
+    """Where custom code raised an error: `` in line 12 of mine.py``; empty if it didn't."""
     places = [place for place in _places(error) if place.own]
     return places[-1].words if places else ""
 
 
 def _in_words(part: str, place: _Place | None, error: BaseException) -> OwnPartError:
     kind = type(error).__name__
-    # A file that can't be loaded is the part.
+    # Don't name the file twice: if it can't be loaded, the part is the file.
     where = f"{kind}{place.words.removesuffix(f' of {Path(part).name}') if place else ''}"
     text = first_line(error)
     return OwnPartError(f"{part} can't be used: {where}{'' if text == kind else f': {text}'}.")
 
 
 def _path(file: str) -> Path:
-    # Not Path's own methods, which raise other errors, for a link to itself and an unknown ~name.
+    # Path's own methods raise other errors for a link to itself and for an unknown ~name.
     return Path(os.path.realpath(expand_home(file)))

@@ -78,7 +78,7 @@ class TaskPool:
             raise ValueError(f"Can't draw {n} groups.")
         if not singles and self.classes == 1:
             raise ValueError("The pool has a single class, so no other group: allow singles.")
-        # Tasks that may not be a group by themselves.
+        # Tasks that must not be a group by themselves.
         barred = [] if singles else [task for task, size in enumerate(self.sizes) if size == 1]
         if torch.compiler.is_compiling():
             id(generator)  # Makes the compiled code valid for this generator only.
@@ -128,7 +128,7 @@ def _draw_once(generator: torch.Generator, n: int, tasks: int) -> Tensor:
     uniform = torch.rand(n, 1, generator=generator, dtype=dtype, device=device)
     coins = torch.rand(n, tasks, generator=generator, device=device) < 0.5
     lowest = -torch.log2(1.0 - uniform * (1.0 - 2.0**-tasks))
-    # Rounding can turn the largest value of `uniform` into `tasks`.
+    # For the largest value of `uniform`, rounding can give `tasks`.
     lowest = lowest.long().clamp(max=tasks - 1)
     task = torch.arange(tasks, device=device)
     return (task == lowest) | ((task > lowest) & coins)

@@ -6,7 +6,7 @@ import torch
 
 Precision = Literal["auto", "32", "bf16", "fp16"]
 Compile = Literal["auto", "off", "on"]
-# What autocast computes in; float32 needs none.
+# The types that autocast computes in; for ``32`` it is off.
 AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -56,7 +56,7 @@ class Seeds:
 def fixed_random_state(seed: int = 0) -> Iterator[None]:
     """Seed the global generators of Python, NumPy and torch, and restore them afterwards.
 
-    For code of one's own, which draws from these.
+    For custom code, which draws from these.
     """
     before = random.getstate(), np.random.get_state()  # noqa: NPY002 - what others draw from
     with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,7 @@
-"""What JSON from a file must look like before anything relies on it.
+"""Check what JSON from a file looks like before anything relies on it.
 
-A shape is a function that says whether a value has it. Values of a file that someone else wrote may
-be of any type, of any depth and beyond any float.
+A shape is a function that says whether a value is as expected. A file that someone else wrote can
+have values of any type, nested to any depth, and numbers too large for a float.
 """
 
 import sys
@@ -11,7 +11,7 @@ from typing import Any
 Shape = Callable[[Any], bool]
 
 _LARGEST = sys.float_info.max
-_DEEPEST = 12  # levels of settings
+_DEEPEST = 12  # levels of nested settings
 
 
 def is_text(value: Any) -> bool:
@@ -20,17 +20,17 @@ def is_text(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number of at least 0."""
+    """Whether it is a whole number from 0 to 2^63 - 1."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is a number, neither NaN nor infinite nor beyond any float."""
+    """Whether it is a number that a float can hold, neither NaN nor infinite."""
     return type(value) in (int, float) and abs(value) <= _LARGEST
 
 
 def is_measure(value: Any) -> bool:
-    """Whether it is a number, or None, which JSON has for NaN."""
+    """Whether it is a number, or None, which stands for NaN in JSON."""
     return value is None or is_real(value)
 
 
@@ -53,7 +53,7 @@ def optional(shape: Shape) -> Shape:
 
 
 def list_of(shape: Shape, least: int = 0) -> Shape:
-    """A list whose items all have a shape, with at least so many of them."""
+    """A list of at least ``least`` items that all have a shape."""
     return lambda value: isinstance(value, list) and len(value) >= least and all(map(shape, value))
 
 

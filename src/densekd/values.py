@@ -23,10 +23,10 @@ _COPYING = ("__getstate__", "__reduce__", "__reduce_ex__")
 
 
 def value_digest(value: object) -> str:
-    """Hash what a value is: numbers, text, arrays, attributes, and the code of functions.
+    """Hash the content of a value: numbers, text, arrays, attributes, and the code of functions.
 
-    Of code, it covers the functions, classes and constants that it names, as far as they are not
-    part of an installed package. What code reads from files or changes later is not covered.
+    For code, this includes the functions, classes and constants that it names, except the content
+    of installed packages. What code reads from files or changes later is not included.
     """
     digest = _Digest()
     digest.add(value)
@@ -37,12 +37,12 @@ class _Digest:
     def __init__(self) -> None:
         self.sha256 = hashlib.sha256()
         self._numbers: dict[int, int] = {}
-        self._kept: list[object] = []  # so that no id is used twice
+        self._kept: list[object] = []  # keeps values alive, so that no id is reused
 
     def add(self, value: Any) -> None:
         if isinstance(value, _PLAIN):
             return self._write(type(value).__name__, str(value))
-        if id(value) in self._numbers:  # also a value that contains itself
+        if id(value) in self._numbers:  # seen before, perhaps in a value that contains itself
             return self._write("again", self._numbers[id(value)])
         self._numbers[id(value)] = len(self._numbers)
         self._kept.append(value)
@@ -108,7 +108,7 @@ def _wrapped(value: Any) -> list[Any] | None:
 def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
     """The global names that a function uses, also in functions inside it, with their values."""
     codes = [function.__code__]
-    for code in codes:  # grows while it is walked through
+    for code in codes:  # the list grows during the loop
         codes += [const for const in code.co_consts if isinstance(const, CodeType)]
     for name in sorted({name for code in codes for name in code.co_names}):
         if name in function.__globals__:
@@ -116,9 +116,9 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def _matters(name: str, value: object) -> bool:
-    """Whether what code names is part of what it does.
+    """Whether to hash a value that code names.
 
-    Modules and other objects that may change, such as caches, are not.
+    Python modules and objects that may change, such as caches, are left out.
     """
     if name in ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__doc__"):
         return False
@@ -127,12 +127,12 @@ def _matters(name: str, value: object) -> bool:
 
 
 def _content(value: Any) -> object:
-    """The attributes of a value; if it has none or copies itself, what a copy is made of."""
-    if hasattr(value, "__array_interface__"):  # as Pillow's images, whose pixels are no attribute
+    """The attributes of a value, or what pickle stores if it has none or defines how to copy it."""
+    if hasattr(value, "__array_interface__"):  # such as Pillow's images: attributes lack the pixels
         return sys.modules["numpy"].asarray(value)
     kind, attributes = type(value), dict(getattr(value, "__dict__", {}))
     usual = all(getattr(kind, name) is getattr(object, name) for name in _COPYING)
-    if kind.__module__ == "datasets.table":  # perhaps larger than memory; it has a fingerprint
+    if kind.__module__ == "datasets.table":  # can exceed memory; its data set has a fingerprint
         return {}
     if attributes and usual:
         return attributes
@@ -141,7 +141,7 @@ def _content(value: Any) -> object:
         parts = reduce(value)
     except Exception:  # of any kind: the value's own code may run
         return attributes
-    if isinstance(parts, str):  # a name, as of a built-in function
+    if isinstance(parts, str):  # the name of a global value, such as a built-in function
         return attributes
     return [list(each) if isinstance(each, Iterator) else each for each in parts[1:]]
 
@@ -163,7 +163,7 @@ def _is_module(value: object) -> bool:
 
 
 def _bytes(array: Any) -> bytes:
-    """The content of an array or a tensor; NumPy lacks some of torch's types."""
+    """The bytes of an array or a tensor; as uint8, since NumPy lacks some of torch's types."""
     if not hasattr(array, "detach"):
         return bytes(array.tobytes())
     plain = array.detach().cpu().contiguous().reshape(-1)

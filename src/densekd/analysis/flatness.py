@@ -34,10 +34,10 @@ _SIGMAS = tuple(round(0.001 * k, 3) for k in range(21))
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise to try.
+    """The noise to add to the weights.
 
-    A draw is scaled by each sigma, so that curves are smooth, and is the same for all runs with the
-    same network and seed, so that runs can be paired.
+    Each draw is scaled by every sigma, so that curves are smooth. It is the same for all runs with
+    the same network and seed, so that runs can be paired.
     """
 
     sigmas: tuple[float, ...] = _SIGMAS  # standard deviations; the first is 0, for comparison
@@ -84,14 +84,14 @@ def measure_flatness(
 ) -> dict[str, Any]:
     """Measure the flatness of a finished run and write it to ``flatness.json`` in its folder.
 
-    A file with the same settings is only read; an interrupted measurement is resumed.
+    If there is a file with the same settings, it is only read. Resumes an interrupted measurement.
 
     Args:
         folder: the folder of the run.
         noise: the noise.
         per_class: the most training images of each class to use; by default all.
         on_progress: called after each batch with the images done and in total.
-        trust_code: run the files of code that the run was made with, if there are any.
+        trust_code: run the custom code files that the run was made with, if there are any.
 
     Returns:
         The content of ``flatness.json``: ``sigmas``, ``draws``, ``seed``, ``per_class``,
@@ -118,7 +118,7 @@ def measure_flatness(
 def measured_flatness(
     folder: Path, noise: Noise | None = None, per_class: int | None = None
 ) -> dict[str, Any] | None:
-    """The content of a folder's ``flatness.json``; None unless it was measured in this way."""
+    """The content of a folder's ``flatness.json``; None unless measured with these settings."""
     return _made_with(_asked(noise or Noise(), per_class), load_flatness, folder)
 
 
@@ -148,7 +148,7 @@ def plot_flatness(result: dict[str, Any], title: str, file: Path) -> None:
 def _losses(
     learner: Learner, train: Split, noise: Noise, known: int, on_progress: OnProgress | None
 ) -> Iterator[float]:
-    """The loss without noise, then of each draw by sigma; the first ``known`` are skipped."""
+    """The loss without noise, then for each draw at each sigma; skips the first ``known``."""
     seen = 0
     total = noise.count * len(train)
     noisy = frozen_copy(learner.network)
@@ -212,7 +212,7 @@ def _asked(noise: Noise, per_class: int | None) -> dict[str, Any]:
 def _made_with(
     asked: dict[str, Any], read: Callable[[Path], dict[str, Any]], path: Path
 ) -> dict[str, Any] | None:
-    """What ``read`` gives, if it was made with the same settings; a damaged file is made again."""
+    """What ``read`` gives if made with the same settings; None otherwise, or if it is damaged."""
     held = read_or_warn(read, path, "It is measured again.")
     return held if held and all(held.get(k) == v for k, v in asked.items()) else None
 

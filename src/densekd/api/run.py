@@ -28,7 +28,7 @@ def run(
     trust_code: bool = False,
     **settings: Unpack[RunKeywords],
 ) -> Result:
-    """Learn the classes of a data set in several tasks, and measure how well each is kept.
+    """Learn the classes of a data set in several tasks, and measure how well each is remembered.
 
     Does what ``densekd run`` does, in the same folders. A run that was stopped is resumed; a run
     that is finished is only read. Ctrl-C, or interrupting the kernel of a notebook, saves the run
@@ -46,11 +46,11 @@ def run(
         settings: the options of ``densekd run``; the defaults are those of the command.
             ``data``: a data set, such as ``"digits"`` or ``"cifar100"``, the path of a folder with
             a sub-folder per class, arrays ``(train_x, train_y, test_x, test_y)``, or torch data
-            sets; see docs/extending.md for this and for other parts of your own.
+            sets; see docs/extending.md for these and for other custom parts.
             ``data_dir``: the folder with CIFAR.
             ``image_size``: height and width for image files.
-            ``validation``: the share of training images to measure on instead.
-            ``test_per_class``: the most test images of each class.
+            ``validation``: the share of training images to hold out and to measure on too.
+            ``test_per_class``: test on at most this many images of each class.
             ``steps``: the number of tasks after the first.
             ``base``: the number of classes in the first task.
             ``increment``: classes in each later task, instead of ``steps``.
@@ -73,8 +73,8 @@ def run(
             option ``--from``.
 
     Raises:
-        ValueError: a setting is wrong; one sentence says which, and what it may be.
-        Stopped: it was interrupted and saved. Call it again to resume.
+        ValueError: a setting is wrong; one sentence says which, and what is allowed.
+        Stopped: the run was interrupted and saved; the same call resumes it.
 
     Example:
         >>> import densekd
@@ -97,7 +97,7 @@ def run(
 
 
 def _check_devices(config: Config) -> None:
-    """Refuse several processes where there is no script to start again in them."""
+    """Raise if a run needs several processes and there is no script to start in them."""
     if config.engine.devices == 1 or "LOCAL_RANK" in os.environ:
         return
     if hasattr(builtins, "__IPYTHON__") or not Path(sys.argv[0]).is_file():

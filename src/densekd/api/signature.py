@@ -1,4 +1,4 @@
-"""Signatures with all keywords, where a function takes those of a typed dictionary."""
+"""Full signatures for functions that take the keywords of a typed dictionary."""
 
 import inspect
 from collections.abc import Callable

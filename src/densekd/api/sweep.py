@@ -42,13 +42,13 @@ def sweep(
     quiet: bool = False,
     **settings: Unpack[SweepKeywords],
 ) -> SweepOutcome:
-    """Do all runs of an experiment, several at the same time; what is finished is only read.
+    """Do all runs of an experiment, several at the same time; finished runs are only read.
 
-    Does what ``densekd sweep`` does, in the same folders, in processes of its own: in a script,
-    call it under ``if __name__ == "__main__":``. Methods, networks and other parts may be Python
+    Does what ``densekd sweep`` does, in the same folders, in worker processes: in a script, call
+    it under ``if __name__ == "__main__":``. Methods, networks and other parts may be Python
     values, in the grid too; then the runs are done one after the other in this process. Ctrl-C
-    saves all runs and raises `densekd.Stopped`; the same call resumes them. A run that fails stops
-    no other.
+    saves all runs and raises `densekd.Stopped`; the same call resumes them. A failed run doesn't
+    stop the others.
 
     Args:
         experiment: the name of an experiment, as ``densekd sweep --list`` shows them, or a TOML
@@ -104,7 +104,7 @@ def _axis(key: str, values: Any) -> tuple[str, list[Any]]:
 
 
 def _python_value(settings: Any) -> str | None:
-    """The first reference to a Python value among settings."""
+    """The first reference to a Python value among settings; None if there is none."""
     if isinstance(settings, Mapping):
         settings = [*settings.values()]
     if isinstance(settings, list | tuple):
@@ -120,7 +120,7 @@ def carry_out_sweep(
 
     Args:
         planned: the runs.
-        pool: starts the processes, if there is anything to do.
+        pool: starts the workers; called only if there is anything to do.
         quiet: show no progress.
 
     Raises:

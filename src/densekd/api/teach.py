@@ -34,7 +34,7 @@ def teach(
         quiet: show no progress.
         observer: receives the progress instead of the display.
         options: ``known``: what to do with photos of known classes, ``"refuse"`` (the default),
-            ``"add"`` or ``"replay"``; ``budget``: minutes that it may take; ``epochs``: of a
+            ``"add"`` or ``"replay"``; ``budget``: minutes that it may take; ``epochs``: for a
             network that is trained. For a new model only, ``network``, ``image_size``, ``method``.
 
     Returns:
@@ -63,7 +63,7 @@ def teach(
 
 
 class _StoppedByBoth:
-    """An observer; the display, which notes Ctrl-C, may stop the update, too."""
+    """Passes events to the observer; the display, which notes Ctrl-C, may also stop the update."""
 
     def __init__(self, observer: TeachObserver, display: TeachObserver) -> None:
         self.observer, self.display = observer, display

@@ -31,7 +31,7 @@ from densekd.cli import (
 )
 from densekd.display import output
 
-# The base of all errors in a command line. Newer versions of typer have a click of their own.
+# click's base class of errors, taken from typer because its newer versions bundle their own click.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
 
@@ -39,7 +39,7 @@ class _OneLineErrors(TyperGroup):
     """Shows an error as one sentence: expected ones exit with code 2, others with code 3."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # An option of all commands, which may be anywhere before a --.
+        # Every command takes --debug, anywhere before a --; move it to the front.
         end = args.index("--") if "--" in args else len(args)
         if "--debug" in args[:end]:
             rest = [arg for arg in args[:end] if arg != "--debug"]
@@ -47,7 +47,7 @@ class _OneLineErrors(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        keep_freed_memory()  # before a thread has memory of its own
+        keep_freed_memory()  # before a thread gets its own memory pool
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, _CLICK_ERROR, BrokenPipeError):  # typer handles these
@@ -62,7 +62,7 @@ class _OneLineErrors(TyperGroup):
 
 
 def _unforeseen(error: Exception) -> str:
-    """A sentence on an error that nobody foresaw, whose traceback goes into a file."""
+    """Describe an unexpected error in a sentence, and write its traceback to a file."""
     kind = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
     facts = f"densekd {densekd.__version__}, Python {platform.python_version()}\n"
     text = "".join(traceback.format_exception(error))
@@ -100,7 +100,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """The options of all commands, of which `_OneLineErrors` reads ``debug``."""
+    """Take the options of all commands; `_OneLineErrors` reads ``debug``."""
 
 
 _MODELS, _BENCHMARKS = "Your own model", "Benchmarks and the paper's experiments"

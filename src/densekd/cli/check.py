@@ -1,4 +1,4 @@
-"""``densekd check``: what is damaged in a model or in a run."""
+"""``densekd check``: what is damaged in a model, a run or a sweep."""
 
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -28,7 +28,7 @@ def check_folder_command(
         ),
     ] = False,
 ) -> None:
-    """Read all files of a model or a run, and say which are intact."""
+    """Read all files of a model, a run or a sweep, and list what is damaged."""
     from densekd.runs.check import is_run_folder
 
     found = _run(folder, repair) if is_run_folder(folder) else _model(folder, repair)
@@ -44,7 +44,7 @@ def check_folder_command(
 
 
 class _Found(NamedTuple):
-    """What is damaged, in sentences, where it is now, and what is intact."""
+    """Sentences on what is damaged, the folder it was moved to, and what is intact."""
 
     problems: tuple[str, ...]
     aside: Path | None

@@ -44,7 +44,7 @@ class CompressOptions:
     override: options.Override = None
 
     def resolve(self) -> "CompressionConfig":
-        """The configuration: the options, changed by the overrides."""
+        """The settings from the options, changed by the overrides."""
         from densekd.compression.config import resolve_compression
         from densekd.config.keywords import settings_of
         from densekd.config.settings_tree import override

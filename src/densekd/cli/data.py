@@ -66,7 +66,7 @@ def check_command(
     from densekd.data import cifar, sources
     from densekd.parts import load_files
 
-    load_files([source])  # which the user named, if it is a file of code
+    load_files([source])  # if it is a file of code, it may run: the user named it
     kind, rest = sources.parse(source)
     if kind in cifar.OFFICIAL:
         _check_cifar(kind, sources.data_dir(data_dir))
@@ -114,9 +114,9 @@ def pack_command(
 ) -> None:
     """Pack the images of a folder or of ImageNet into one file, to train from it faster.
 
-    Images are shrunk once and encoded as JPEG. Train with `--data packed:FILE`, or with
-    `imagenet:FILE` and its subsets. If it is interrupted, the same command goes on; the file
-    is the same whatever the number of processes.
+    Larger images are shrunk once; all but small JPEG files are encoded as JPEG. Train with
+    `--data packed:FILE`, or with `imagenet:FILE` and its subsets. Repeat the command to resume
+    it after an interruption. The file doesn't depend on the number of processes.
     """
     from densekd.data import pack, sources
     from densekd.data.folder import FoundImages, check_usable, warn_left_out
@@ -167,7 +167,7 @@ def _get_cifar(name: "CifarName", where: Path) -> None:
     if place is not None and not damaged:
         typer.echo(f"{name} is already here and intact: {output.safe(place)}.")
         return
-    # The download replaces a damaged archive. A damaged extracted file would still be read first.
+    # A download replaces a damaged archive, but extracted files are read instead of the archive.
     if place is not None and place not in damaged:
         raise ValueError(
             f"{damaged[0]} is damaged; delete it and run `densekd data get {name}` again."
@@ -218,7 +218,7 @@ def _list_files(title: str, entries: Sequence[tuple[Path, str]]) -> None:
 
 
 def _show_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print the images of each part, in all and by class; one line if all classes have as many."""
+    """Print the number of images by part and class; in one line if classes have equally many."""
     console = output.console()
     classes = list(dict.fromkeys(name for own in counts.values() for name in own))
     images = ", ".join(f"{output.number(sum(own.values()))} {part}" for part, own in counts.items())

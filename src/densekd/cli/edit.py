@@ -34,7 +34,7 @@ def forget_command(
     yes: Annotated[bool, typer.Option("--yes", help="Erase without asking.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Make a step in which a model doesn't know some classes or photos."""
+    """Make a model forget classes or photos, in a new step."""
     from densekd.model.frozen.edit import forget
     from densekd.model.frozen.erase import also_erased, erase
 
@@ -56,7 +56,7 @@ def rename_command(
     new: Annotated[str, argument("Its new name.", "NEW")],
     json: AsJson = False,
 ) -> None:
-    """Make a step in which a class has another name."""
+    """Rename a class of a model, in a new step."""
     from densekd.model.frozen.edit import rename_class
 
     with output.show_warnings(output.console(stderr=True)):
@@ -71,7 +71,7 @@ def merge_command(
     into: Annotated[str, argument("Class that gets its photos.", "INTO")],
     json: AsJson = False,
 ) -> None:
-    """Make a step in which the photos of a class are photos of another."""
+    """Merge a class into another, which gets its photos, in a new step."""
     from densekd.model.frozen.edit import merge_classes
 
     _show(merge_classes(model, name, into), model, json)

@@ -68,7 +68,7 @@ def export_command(
 
 
 def _in_words(compared: "Int8Comparison") -> str:
-    """What 8 bits cost and gain, for the end of a sentence that names the file."""
+    """Compare the 8-bit file with the 32-bit one; continues a sentence that names the file."""
     images = f"{output.count(compared.images, 'image')}{' to test on' if compared.held_out else ''}"
     parts = [
         f"predicts the same class as the file in 32 bits ({output.number(compared.bytes / 1000)} "

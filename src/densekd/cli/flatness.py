@@ -71,7 +71,7 @@ def parse_sigmas(text: str) -> tuple[float, ...]:
     """The sigmas of ``FIRST:LAST:STEP`` or of a list, with 0 added.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither, or it has too many or negative sigmas.
     """
     try:
         if ":" in text:
@@ -96,7 +96,7 @@ def _show_result(result: Mapping[str, Any], picture: Path) -> None:
     without = result["losses"][0][0]
     for sigma, row in zip(result["sigmas"], result["losses"], strict=True):
         numbers = ["-", "-", "-"]
-        if None not in (*row, without):  # else a loss isn't finite
+        if None not in (*row, without):  # None: a loss that isn't finite
             spread = f"{stdev(row):.4f}" if len(row) > 1 else "-"
             numbers = [f"{fmean(row):.4f}", spread, f"{fmean(row) - without:+.4f}"]
         table.add_row(f"{sigma:g}", *numbers)

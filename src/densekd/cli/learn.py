@@ -72,7 +72,7 @@ class LearnOptions:
     ] = False
 
     def given(self) -> "TeachOptions":
-        """The same, as `densekd.teach` takes it."""
+        """The options in the form that `densekd.teach` takes."""
         from densekd.model.options import TeachOptions
 
         return TeachOptions(
@@ -140,7 +140,7 @@ def _learn(
     quiet: bool,
     console: Console,
 ) -> "Plan | Update | Finetuned":
-    """Teach, or only plan it, and fine-tune, as far as that was asked for. Gives the last."""
+    """Do what was asked for: only plan, or teach, fine-tune or both. Returns the last result."""
     from densekd.api.teach import teach
     from densekd.display.learn_progress import learn_display
     from densekd.model.options import TeachOptions
@@ -249,7 +249,7 @@ def _show_accuracy(update: "Update", console: Console) -> None:
 
 
 def _remarks(update: "Update") -> Iterator[str]:
-    """The new classes with less than half the mean accuracy, those forgotten, those not tested."""
+    """Lines on new classes below half their mean accuracy, forgotten classes and untested ones."""
     half = (update.after.new or 0.0) / 2
     weak, lost = dict[str, float](), dict[str, float]()
     for each in update.classes:

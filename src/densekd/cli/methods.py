@@ -55,7 +55,7 @@ def _explain(name: str, data: str) -> None:
     from densekd.parts import load_files
 
     first, _ = split_name(name)
-    load_files([first])  # which the user named
+    load_files([first])  # may run: the user named it
     config = resolve({"method": {"name": name}, "data": {"source": data}})
     method = config.method.make(config.schedules())
     console = output.console()

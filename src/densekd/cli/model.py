@@ -1,4 +1,4 @@
-"""``densekd history``, ``undo`` and ``info``: the states of a model."""
+"""``densekd history``, ``undo`` and ``info``: the steps of a model."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated

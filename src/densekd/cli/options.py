@@ -13,7 +13,7 @@ DATA, TRAINING, SETTINGS = "Data", "Training", "Other settings"
 
 
 def option(help: str, *names: str, panel: str | None = None, **details: Any) -> Any:
-    """An option whose default, None, is left out of --help; ``details`` are typer's."""
+    """An option whose default is left out of --help; ``details`` are passed to `typer.Option`."""
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **details)
 
 
@@ -97,11 +97,11 @@ def command(
     """Make a command of a function called ``NAME_command``.
 
     Args:
-        examples: how to call it.
+        examples: command lines that show how to call it.
         options: a dataclass. The command gets an option for each field, and the function gets the
             filled dataclass as its first argument.
-        note: what else to say below the examples.
-        name: the command's name, if not that of the function.
+        note: text below the examples.
+        name: the command's name, if it isn't NAME.
     """
     title = "Examples:" if len(examples) > 1 else "Example:"
     epilog = "\n\n".join([title, *examples, *([note] if note else [])])
@@ -123,7 +123,7 @@ def _with_options(function: Callable[..., None], options: type) -> Callable[...,
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     shared = inspect.signature(options, eval_str=True).parameters.values()
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared, *own)]
-    # typer finds the options here.
+    # typer reads the options from here.
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {p.name: p.annotation for p in parameters}
     with_options.__doc__ = function.__doc__

@@ -83,7 +83,7 @@ def _files(images: str) -> list[Path]:
     from densekd.model.predict import image_files
 
     if images == "-":
-        # File names need not be UTF-8, and may have line breaks of Unicode.
+        # Split bytes: file names might not be UTF-8, and can contain Unicode line breaks.
         lines = sys.stdin.buffer.read().splitlines()
         files = [Path(os.fsdecode(line)) for line in lines if line.strip()]
         if not files:

@@ -123,14 +123,14 @@ class SettingOptions:
     override: options.Override = None
 
     def given(self, keys: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The settings that were given, as a tree; ``keys`` has the setting of each option."""
+        """The given settings as a tree; ``keys`` maps options to dotted keys."""
         from densekd.config.keywords import RUN_KEYS, settings_of
         from densekd.config.settings_tree import override
 
         values = {name: getattr(self, name) for name in RUN_KEYS}
         sizes = (self.tasks or "").replace(",", "").replace(" ", "").isdigit()
         texts = {"order": self.order, "tasks": f"[{self.tasks}]" if sizes else self.tasks}
-        # Parsed like overrides, because they may be numbers or words.
+        # Parse them like overrides, because they may be numbers or words.
         named = [f"{name}={text}" for name, text in texts.items() if text is not None]
         given = settings_of(override(values, named), keys or RUN_KEYS)
         return override(given, self.override or [])
@@ -151,7 +151,7 @@ class RunOptions(SettingOptions):
     ] = None
 
     def resolve(self) -> "Config":
-        """The configuration: the file, changed by the options, changed by the overrides."""
+        """The settings from the file, changed by the options, then by the overrides."""
         from densekd.config.keywords import make_config
 
         with output.show_warnings(output.console(stderr=True)):
@@ -173,7 +173,7 @@ def run_command(
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Learn the classes of a data set in several tasks, and measure how well each is kept.
+    """Learn the classes of a data set in several tasks, and measure how well each is remembered.
 
     Without options, it runs rdkd on digits.
     """
@@ -181,14 +181,14 @@ def run_command(
 
     with resumable():
         result = run(settings.resolve(), out=out, quiet=quiet)
-    # The folder as it was named now: it may have been moved since the run.
+    # Print this call's path of the folder, which may have been moved since the run.
     print_result({**result.record, "folder": str(result.folder)}, json, _show_result)
 
 
 def print_result(
     result: Mapping[str, Any], json: bool, show: Callable[[Mapping[str, Any], Console], None]
 ) -> None:
-    """Print a result as a table; as JSON too if asked, the table then on stderr."""
+    """Print a result as a table; with ``json``, print JSON on stdout and the table on stderr."""
     if not first_process():
         return
     if json:
@@ -210,7 +210,7 @@ def config_show_command(settings: RunOptions) -> None:
     from densekd.methods.registry import BASELINES
 
     lines = as_toml(settings.resolve(), unset=True).splitlines()
-    others = {f"# {spec.key} = none" for spec in BASELINES.values()}  # which can't be set
+    others = {f"# {spec.key} = none" for spec in BASELINES.values()}  # can't be set for this method
     typer.echo("\n".join(line for line in lines if line not in others))
 
 

@@ -32,7 +32,7 @@ def serve_command(
     ] = None,
     refuse: Refuse = 0.05,
 ) -> None:
-    """Answer requests for predictions over HTTP, at first from this computer only."""
+    """Answer requests for predictions over HTTP, by default from this computer only."""
     import threading
     from contextlib import closing
 

@@ -14,7 +14,7 @@ from densekd.display.interrupts import Interrupts, first_process
 
 @contextmanager
 def resumable() -> Iterator[Interrupts]:
-    """For work that saves checkpoints: if it is interrupted, say how to resume, and exit."""
+    """If work that saves checkpoints is interrupted, say how to resume it, and exit."""
     from densekd.training.callbacks import Stopped
 
     with Interrupts() as interrupts:

@@ -84,7 +84,7 @@ class SweepOptions(SettingOptions):
     def plan(self, name: str, out: Path, *, only_list: bool) -> "SweepPlan":
         """All runs of an experiment, with the changes that the options ask for.
 
-        With ``only_list``, runs whose settings are wrong are listed instead of refused.
+        With ``only_list``, list runs with wrong settings as impossible, instead of raising.
         """
         from densekd.config.keywords import COMPRESSION_KEYS
         from densekd.sweeps.experiment_file import read_experiment
@@ -123,7 +123,7 @@ def sweep_command(
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Do all runs of an experiment; runs with the same base task train it once.
+    """Do all runs of an experiment; a base task that several runs share is trained once.
 
     Exits with code 1 if a run failed.
     """

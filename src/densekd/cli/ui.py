@@ -26,7 +26,7 @@ def ui_command(
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
 ) -> None:
-    """Classify images, teach classes and undo updates, on a page that only this computer sees."""
+    """Classify images, teach classes and undo updates, on a page open to this computer only."""
     import threading
     import webbrowser
 

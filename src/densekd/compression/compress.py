@@ -1,6 +1,6 @@
 """Compression: a small network learns all classes from a large one, by dense distillation.
 
-The teacher is given, or trained once for all compressions that agree in the teacher's settings.
+The teacher is given, or trained once for all compressions with the same teacher settings.
 """
 
 import dataclasses
@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 def compress(
     config: CompressionConfig, out: Path, observer: RunObserver | None = None
 ) -> dict[str, Any]:
-    """Train a student with a teacher, which is trained first or given.
+    """Train a student with a teacher, which is given or trained first.
 
-    The result of a finished compression is only read; an interrupted one is resumed.
+    If the compression is finished, only its result is read; an interrupted one is resumed.
 
     Args:
         config: the settings, from `densekd.compression.config.resolve_compression`.
@@ -119,17 +119,17 @@ def _check_normalisation(teacher: Learner, student: Learner) -> None:
 
 
 class Trainer:
-    """What teacher and student share; the teacher's task is number 0, the student's number 1."""
+    """Makes, trains and tests teacher (task 0) and student (task 1) on the same data."""
 
     def __init__(self, config: CompressionConfig, engine: Engine, observer: RunObserver) -> None:
         self.config, self.engine, self.observer = config, engine, observer
         whole = load_dataset(config, observer.loading)
-        # One task with all classes, in the order that is divided into groups.
+        # One task with all classes, in the order in which they are divided into groups.
         scenario = Scenario.of(whole, base=len(whole.classes), steps=0, order=config.order)
-        # Afterwards, since the order ``icarl`` depends on the number of images.
+        # Only now, since the order ``icarl`` depends on the number of images.
         self.dataset = fewer(whole, config.data.per_class, config.data.test_per_class)
         scenario = dataclasses.replace(scenario, dataset=self.dataset)
-        # Numbers differ, so that teacher and student draw different batches, augmentations and
+        # Task numbers differ, so that teacher and student draw different batches, augmentations and
         # heads. Backbones don't depend on them: two of the same architecture begin alike.
         self.tasks = scenario[0], dataclasses.replace(scenario[0], number=1)
         check_same_images(engine, self.tasks[:1])
@@ -199,7 +199,7 @@ def _teacher_file(trainer: Trainer, teachers: Path) -> Path:
             return file
     had = (read_result(given) or {}).get("teacher_file") if given.is_dir() else None
     if had is not None:
-        # The folder of all compressions, with their teachers, may have been moved.
+        # The folder with all compressions and teachers might have been moved.
         for file in (Path(had), given.parent.joinpath(*Path(had).parts[-3:])):
             if file.is_file():
                 return file
@@ -215,7 +215,7 @@ def _get_teacher(trainer: Trainer, file: Path) -> _TrainedTeacher:
     if trainer.config.teacher_file is not None:
         with sound_content(file):
             teacher = _load_teacher(trainer, path)
-        # It may have been tested on other images.
+        # Its saved accuracy might be on other test images.
         confusion = evaluate(teacher.learner, trainer.tasks[0].test).head
         return teacher._replace(accuracy=float(confusion.trace() / confusion.sum()))
     with _shared(trainer, path.parent.parent).locked("teacher", trainer.observer):

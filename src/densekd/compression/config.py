@@ -43,8 +43,8 @@ class CompressionSchedules:
 class CompressionConfig:
     """All settings of a compression; make them with `resolve_compression`.
 
-    ``epochs`` is the number of epochs of the student, or, as a float, the share of all epochs to
-    train; the teacher's epochs shrink in proportion. None trains the full schedules.
+    ``epochs`` is the student's number of epochs, or, as a float, the share of all epochs to train;
+    the teacher's epochs shrink in proportion. None trains the full schedules.
     """
 
     seed: AnySeed = 1993  # of all random numbers except the class order
@@ -54,7 +54,7 @@ class CompressionConfig:
     student: str  # the name of the small network
     teacher_file: Path | None = None  # where a trained teacher is; without it, one is trained
     groups: Count = 10  # blocks that the classes are divided into
-    order: OrderSeed | Literal["natural", "icarl"] | Path = 1993  # before they are divided
+    order: OrderSeed | Literal["natural", "icarl"] | Path = 1993  # of the classes, before dividing
     options: CompressionOptions
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig
@@ -124,7 +124,7 @@ _LARGE = stepped(100, 0.2, milestones=(30, 60, 90), batch_size=512)
 
 
 def _default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults for the data of a tree, which need not be valid."""
+    """The defaults for the data that a settings tree names; the tree need not be valid."""
     kind = kind_of(tree)
     networks, schedule, options = ("wrn-40-4", "resnet32"), _SMALL, CompressionOptions()
     if kind == "digits":

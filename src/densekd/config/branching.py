@@ -1,4 +1,4 @@
-"""Going on from a step of another run: the settings of a branch, from those of its parent."""
+"""The settings of a branch: a run that goes on from a step of another run, its parent."""
 
 import tomllib
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from densekd.files import DamagedFile, expand_home
 from densekd.methods.registry import baseline_of, split_name
 from densekd.parts import OwnPartError
 
-# What the learned steps depend on, and the steps to come must agree with.
+# The learned steps depend on these settings, so a branch must not change them.
 _FIXED = ("seed", "network", "data", "scenario")
 
 
@@ -34,21 +34,22 @@ def read_config(folder: Path) -> Config:
     if not file.is_file():
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
     tree = read_toml(file, sealed=True)
-    # Otherwise reading it would read the settings of another folder, or its own without end.
+    # `resolve` would read such a start's parent, and without end if that is this folder.
     if given(tree, "start") is not None and given(tree, "start", "settings") is None:
         raise DamagedFile(f"{file} is damaged: its start isn't what was saved.")
     return resolve(tree)
 
 
 def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Mapping[str, Any]:
-    """Complete settings that go on from another run by that run's settings.
+    """Complete the settings of a branch with those of its parent.
 
     ``start`` is ``RUN@STEP``, or a table with ``run`` and ``after``. Settings that the parent had
-    by default get the defaults of the branch's method. A complete tree is returned as it is.
+    by default get the defaults of the branch's method. A tree without a start, or with a complete
+    one, is returned unchanged.
 
     Raises:
-        ValueError: there is no such run, the tree changes what can't change, or the parent was made
-            with files of code that neither the tree names nor the user trusts.
+        ValueError: there is no such run, the tree changes a setting that must stay the same, or the
+            parent used code files that the tree doesn't name, without ``trust_code``.
     """
     start = given(tree, "start")
     start = _parse(start) if isinstance(start, str) else start
@@ -66,7 +67,7 @@ def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Map
     changes = over(tree, {"start": {**start, **identity}})
     complete = merge(_inherited(parent, changes), changes)
     if isinstance(share := complete.get("epochs"), float):
-        complete["epochs"] = f"{share!r}x"  # which no reader takes for a number of epochs
+        complete["epochs"] = f"{share!r}x"  # with the x, it isn't read as a number of epochs
     branch = resolve(complete)
     _check_fixed(parent, branch)
     if not trust_code:
@@ -85,13 +86,13 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The parent's settings, without defaults that its method brought and without its start."""
+    """The parent's settings, without its method's defaults, its start and its loggers."""
     tree = tomllib.loads(as_toml(parent))
     fixed = {name: tree[name] for name in _FIXED}
     defaults = flat(plain(default_settings(tree)))
     chosen = {k: x for k, x in flat(tree).items() if k not in defaults or x != defaults[k]}
     tree = nested(chosen) | fixed
-    for own in ("start", "loggers"):  # a branch says anew where its numbers go
+    for own in ("start", "loggers"):  # a branch has its own
         tree.pop(own, None)
     name = str(given(changes, "method", "name") or parent.method.name)
     baseline = baseline_of(name)
@@ -100,12 +101,12 @@ def _inherited(parent: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
         kept.append("params")
     tree["method"] = {key: value for key, value in tree["method"].items() if key in kept}
     if baseline is not None:
-        tree.get("training", {}).pop("preset", None)  # which is refused with a baseline
+        tree.get("training", {}).pop("preset", None)  # baselines refuse a preset
     return tree
 
 
 def _check_code(branch: Config, tree: Mapping[str, Any]) -> None:
-    """Refuse files of code that only the parent's settings name: its folder may be a stranger's."""
+    """Refuse code that only the parent's settings name: its folder may come from a stranger."""
     for key, name in own_references(branch).items():
         named = given(tree, *key.split(".")[: 1 if key.startswith("metrics.") else None])
         names = named if isinstance(named, list | tuple) else split_name(str(named))
@@ -118,7 +119,7 @@ def _check_code(branch: Config, tree: Mapping[str, Any]) -> None:
 
 def _check_fixed(parent: Config, branch: Config) -> None:
     before, after = flat(as_tree(parent)), flat(as_tree(branch))
-    free = (*INERT_KEYS, "scenario.first")  # how many of the tasks are learned
+    free = (*INERT_KEYS, "scenario.first")  # the number of tasks to learn may differ
     for key, value in before.items():
         if key.partition(".")[0] in _FIXED and key not in free and after[key] != value:
             raise ValueError(

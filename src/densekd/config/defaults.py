@@ -1,4 +1,4 @@
-"""The default settings of a configuration, from those that `densekd.methods.defaults` has."""
+"""The default settings of a configuration, taken from `densekd.methods.defaults`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from densekd.methods.schedule import ADAMW_LR
 
 
 def kind_of(tree: Mapping[str, Any]) -> DataKind:
-    """The kind of data that a tree asks for; it need not be valid."""
+    """The kind of data that a tree asks for; the tree need not be valid."""
     size = given(tree, "data", "image_size")
     return data_kind(source_of(tree), size if isinstance(size, int) else None)
 
 
 def source_of(tree: Mapping[str, Any]) -> str:
-    """The source of data that a tree asks for; it need not be valid."""
+    """The source of data that a tree asks for; the tree need not be valid."""
     return str(given(tree, "data", "source") or "digits")
 
 
@@ -48,9 +48,9 @@ def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fit_schedules(training: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Default schedules by name, made to fit the decay and the optimiser that the tree asks for.
+    """Adapt default schedules, by name, to the decay and the optimiser that the tree asks for.
 
-    Only the decay by milestones has milestones. The rates of SGD are far too high for AdamW.
+    Other decays have no milestones, and AdamW has its own rate, since SGD's is far too high for it.
     """
     fitted = dict(training)
     for name, schedule in training.items():

@@ -13,8 +13,8 @@ from densekd.methods.registry import baseline_of, is_own_method
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# The baselines whose sections are None in the digest of a run of another method: those that there
-# were when sections of other methods were first left out. More would rename existing run folders.
+# The baselines whose sections stay in the digest, as None, when another method runs: those that
+# existed when such sections were first dropped. Adding one would rename existing run folders.
 _DIGESTED_SECTIONS = ("afc", "bic", "ccil", "icarl", "icarl_softmax", "podnet", "ucir")
 
 # Settings that were added later, by section; unset ones must not rename existing run folders.
@@ -28,7 +28,7 @@ _ADDED_LATER: dict[str, dict[str, Any]] = {
 def influential(config: "DataclassInstance") -> dict[str, Any]:
     """The settings that can change a result, for digests that name run folders.
 
-    They keep the shape that they first had, so that existing folders are found.
+    They keep the names and the shape of earlier versions, so that existing folders are found.
     """
     tree = as_tree(config)
     for key in INERT_KEYS:
@@ -60,7 +60,7 @@ def _drop_added_later(tree: dict[str, Any]) -> None:
 
 
 def digested_schedule(part: Any) -> Any:
-    """A schedule, as `as_tree` has it, without settings that were added later and are unset."""
+    """A schedule from `as_tree`, without settings that were added later and have their default."""
     unset = {"optimiser": "sgd", "warmup": 0}
     if not isinstance(part, Mapping):
         return part
@@ -68,12 +68,12 @@ def digested_schedule(part: Any) -> Any:
 
 
 def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
-    """What the base task's result depends on; runs that agree in it share a trained base."""
+    """What the base task's result depends on; runs with the same values share a trained base."""
     tree = influential(config)
     method = config.make_method()
     baseline = baseline_of(config.method.name)
     code = base_code(config, selection=method.held_out > 0)
-    # Such as CCIL's generations, which have a schedule of their own.
+    # Later phases of the base task, such as CCIL's generations, have their own schedules.
     further = {p.name: digested_schedule(as_tree(p.schedule)) for p in method.base[1:]}
     tree["data"].pop("test_per_class", None)
     tasks = config.scenario.tasks
@@ -85,8 +85,8 @@ def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
         "head": method.head,
         # Split and merged batches are drawn from random streams of different names.
         "streams": method.streams,
-        # All of the paper's methods learn the base alike, baselines each in their own way. Nobody
-        # knows what a method of one's own does in the base task.
+        # The paper's methods all learn the base in the same way, each baseline in its own way. A
+        # custom method might use any of its settings in the base task.
         "method": tree["method"]
         if is_own_method(config.method.name)
         else baseline and {baseline.name: tree["method"][baseline.key], **further},

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from densekd.config.settings_tree import flat, given
 from densekd.methods.registry import BASELINES, baseline_of
 
-_LARGEST = 10**9  # of all numbers but seeds
-_LONGEST = 80  # characters of a value in a sentence
+_LARGEST = 10**9  # the largest number of any setting but seeds
+_LONGEST = 80  # characters of a value that a message quotes
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -28,9 +28,9 @@ _WORDS = {
 
 
 def error_sentence(error: ValidationError, tree: Mapping[str, Any], kind: type) -> str:
-    """Say why the settings in ``tree``, defaults included, are not a ``kind``.
+    """Say in one sentence why ``tree``, defaults included, isn't a valid ``kind``.
 
-    Describes the first error, but a misspelt key before the errors that follow from it.
+    Describes the first error, but prefers an unknown key, since other errors may follow from it.
     """
     errors = error.errors(include_url=False)
     unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]
@@ -54,7 +54,7 @@ def error_sentence(error: ValidationError, tree: Mapping[str, Any], kind: type) 
 
 
 def check_sizes(tree: Mapping[str, Any]) -> None:
-    """Refuse numbers that no setting has, before anything allocates or computes with them."""
+    """Refuse numbers too large for any setting, before anything allocates or computes with them."""
     for key, value in flat(tree).items():
         number = type(value) in (int, float) and key.rpartition(".")[2] not in ("seed", "order")
         if number and _LARGEST < abs(value) < math.inf:
@@ -62,7 +62,7 @@ def check_sizes(tree: Mapping[str, Any]) -> None:
 
 
 def shorten(value: object) -> str:
-    """A value as it is written in Python, cut off if it is long."""
+    """The ``repr`` of a value, cut off if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits
@@ -75,14 +75,14 @@ def _settings(section: type, prefix: str = "") -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, kind in get_type_hints(section, include_extras=True).items():
         settings[prefix + name] = kind
-        for member in get_args(kind) or (kind,):  # a section, or one that may be missing
+        for member in get_args(kind) or (kind,):  # a section, or an optional one
             if isinstance(member, type) and dataclasses.is_dataclass(member):
                 settings |= _settings(member, f"{prefix}{name}.")
     return settings
 
 
 def _choices(kind: Any) -> list[str]:
-    """What a setting of a type may be, in words."""
+    """The values that a setting of this type may have, in words."""
     origin = get_origin(kind)
     if origin is Annotated:
         return [str(get_args(kind)[1].description)]
@@ -98,7 +98,7 @@ def _choices(kind: Any) -> list[str]:
 def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
     """Propose the most similar key, or list the keys of the section."""
     key = ".".join(path)
-    if key in settings:  # a dotted key of a mapping, or in quotes
+    if key in settings:  # a dotted key in a mapping, or a quoted one in TOML
         section, _, name = key.rpartition(".")
         return f"{key} is a setting in the section {section}; write it there, as {name}."
 
@@ -106,7 +106,7 @@ def _no_setting(path: Sequence[str], settings: Mapping[str, Any]) -> str:
         leaf = difflib.SequenceMatcher(None, path[-1], known.rpartition(".")[2]).ratio()
         return leaf, difflib.SequenceMatcher(None, key, known).ratio()
 
-    # Compare the last part first: it may exist in another section.
+    # Compare the last part first: the user may have put it into the wrong section.
     near = max(settings, key=likeness)
     if likeness(near)[0] >= 0.6:
         return f"{key} is not a setting; did you mean {near}?"

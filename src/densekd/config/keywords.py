@@ -1,4 +1,4 @@
-"""The settings that have names of their own: options of commands, keywords in Python."""
+"""The settings with short names: options of commands, and keywords in Python."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,18 +24,18 @@ from densekd.parts import refer
 
 logger = logging.getLogger(__name__)
 
-# A name, a reference such as ``mine.py:eeil``, or a Python value: a part of one's own.
+# A name, a reference such as ``mine.py:eeil``, or a Python value as a custom part.
 OwnPart = Any
-# What a run may be made from.
+# What `make_config` makes a run's settings from.
 ConfigSource = Config | Mapping[str, Any] | Path | str | None
 # Settings by dotted key, or texts such as ``memory.per_class=10``.
 Overrides = Mapping[str, Any] | Sequence[str]
 
 
 class RunKeywords(TypedDict, total=False):
-    """What `densekd.run` takes by keyword and ``densekd run`` by option, with the setting of each.
+    """The keywords of `densekd.run` and options of ``densekd run``, with the setting of each.
 
-    None means the same as leaving it out.
+    None means the same as leaving the keyword out.
     """
 
     data: Annotated[OwnPart, "data.source"]
@@ -64,7 +64,7 @@ class RunKeywords(TypedDict, total=False):
 
 
 class SweepKeywords(RunKeywords, total=False):
-    """What `densekd.sweep` takes by keyword besides what it shares with `densekd.run`."""
+    """The keywords of `densekd.sweep`: those of `densekd.run`, and more."""
 
     override: Overrides
     pick: Sequence[str]
@@ -79,12 +79,12 @@ RUN_KEYS: dict[str, str] = {
 }
 
 
-# The settings that keywords stand for in a compression.
+# The setting that each keyword stands for in a compression.
 COMPRESSION_KEYS = {**RUN_KEYS, "method": "method", "order": "order"}
 
 
 def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS) -> dict[str, Any]:
-    """The settings that keywords stand for, as a tree; ``keys`` has the setting of each."""
+    """The settings that keywords stand for, as a tree; ``keys`` maps keywords to settings."""
     for name in keywords:
         if name not in keys:
             raise TypeError(f"{name!r} is not a keyword; there are {', '.join(keys)}.")
@@ -93,13 +93,13 @@ def settings_of(keywords: Mapping[str, Any], keys: Mapping[str, str] = RUN_KEYS)
 
 
 def as_setting(key: str, value: Any) -> Any:
-    """A value as a setting holds it: a part of one's own becomes a reference."""
+    """Convert a value to what a setting can hold: a custom part becomes a reference."""
     if key in LISTED:
         return refer_each(key, value if isinstance(value, list | tuple) else [value])
     if key == "data.source" and isinstance(value, Path):
         return f"folder:{value}"
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return value.item()  # a number of NumPy's or torch's
+        return value.item()  # a NumPy or torch scalar
     if isinstance(value, str | Path) or (is_plain(value) and key != "data.source"):
         return value
     return refer(value, "arrays" if isinstance(value, list | tuple) else "")
@@ -112,7 +112,7 @@ def make_config(
     *,
     trust_code: bool = False,
 ) -> Config:
-    """The settings in a file, a mapping or a `Config`, changed by keywords, then by ``changes``."""
+    """Make a `Config` from a file, a mapping or another; apply keywords, then ``changes``."""
     if isinstance(config, Path | str):
         tree: Mapping[str, Any] = read_toml(expand_home(config))
         _check_epochs(tree, config)
@@ -122,13 +122,13 @@ def make_config(
         tree = config or {}
     asked = as_written(with_overrides(settings_of(keywords or {}), changes))
     made = resolve(merge(tree, asked), trust_code=trust_code)
-    # A complete tree, as `as_toml` writes it, has settings that nobody asked for.
+    # A complete tree, as `as_toml` writes it, also has settings that the user never gave.
     _warn_of_unused(made.method, asked if is_complete(tree) else merge(tree, asked))
     return made
 
 
 def _check_epochs(tree: Mapping[str, Any], file: Path | str) -> None:
-    """Refuse ``epochs = 10.0`` in a complete file: shares that earlier versions stored look so."""
+    """Refuse ``epochs = 10.0`` in a complete file: earlier versions stored shares in this form."""
     epochs = tree.get("epochs")
     if isinstance(epochs, float) and epochs > 1 and epochs.is_integer() and is_complete(tree):
         raise ValueError(
@@ -138,9 +138,9 @@ def _check_epochs(tree: Mapping[str, Any], file: Path | str) -> None:
 
 
 def _warn_of_unused(method: MethodConfig, asked: Mapping[str, Any]) -> None:
-    """Warn of settings that don't change a method of the package.
+    """Warn of settings that have no effect on a built-in method.
 
-    They aren't refused: the settings name the run folder, and the same ones must find it again.
+    They aren't refused: settings name the run folder, and an existing one must be found again.
     """
     first, kd = split_name(method.name)
     if is_own_method(first):
@@ -160,7 +160,7 @@ def _is_unused(option: str, first: str, kd: str) -> bool:
     if not kd and first not in DISTILLATIONS:
         used = {"finetune": ("head", "streams"), "joint": ("head",)}.get(first, ())
         return option not in used
-    if kd and option in ("head", "streams"):  # which the baseline decides
+    if kd and option in ("head", "streams"):  # the baseline decides these
         return True
     if (kd or first).endswith("-adaptive"):
         return option == "lambda_exponent"
@@ -168,7 +168,7 @@ def _is_unused(option: str, first: str, kd: str) -> bool:
 
 
 def with_overrides(tree: Mapping[str, Any], changes: Overrides) -> dict[str, Any]:
-    """Settings changed by dotted keys."""
+    """Override settings by dotted keys, or by texts such as ``memory.per_class=10``."""
     if isinstance(changes, Mapping):
         return merge(tree, nested(changes))
     return override(tree, [changes] if isinstance(changes, str) else changes)

@@ -1,4 +1,4 @@
-"""The parts of one's own that settings name, and the files behind them."""
+"""The custom parts that settings name, and the checksums of the files that a run depends on."""
 
 import dataclasses
 import os
@@ -20,7 +20,7 @@ from densekd.parts import OwnPartError, is_reference, load_files, refer, version
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# In an error message, a description follows "must be".
+# Error messages put the description after "must be".
 _OWN = r"^(.+\.py|python):.+$"
 OwnSelection = Annotated[str, Field(pattern=_OWN, description="a function such as mine.py:policy")]
 _OwnPart = Annotated[str, Field(pattern=_OWN)]
@@ -32,16 +32,16 @@ Loggers = Annotated[
     Field(description='a list of "tensorboard", "wandb", "mlflow", or classes such as "mine.py:X"'),
 ]
 
-# The settings that may name a part of one's own, besides ``metrics`` and the method.
+# The settings that may name a custom part, besides ``metrics`` and the method.
 _SETTINGS = ("network", "data.source", "scenario.order", "memory.selection", "teacher", "student")
-# Those that learned steps depend on, and that steps to come must agree with.
+# Those that learned steps depend on, so a branch must not change them.
 _FIXED = ("network", "data.source", "scenario.order")
-# What the base task's result depends on, or that of a compression's teacher; a method that holds
-# images out adds the selection.
+# Those that the base task, or a compression's teacher, depends on. If the method holds images out,
+# the selection is added.
 _OF_BASE = (*_FIXED, "method.name", "teacher")
-# The settings that may name a text file of class names; ``order`` is that of a compression.
+# The settings that may name a text file of class names; ``order`` belongs to a compression.
 _CLASS_FILES = ("data.classes_file", "scenario.order", "scenario.tasks", "order")
-# The settings that are lists of parts.
+# The settings that are lists of custom parts.
 LISTED = ("metrics", "loggers")
 
 
@@ -64,7 +64,7 @@ def with_references(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def refer_each(key: str, values: Sequence[Any]) -> list[Any]:
     """Replace the Python values in one of the ``LISTED`` settings by references."""
-    # A logger doesn't influence a result, so it need not be known by what it is.
+    # A logger doesn't influence a result, so its reference needs no digest of its content.
     return [
         each
         if is_plain(each)
@@ -74,7 +74,7 @@ def refer_each(key: str, values: Sequence[Any]) -> list[Any]:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value could be in a TOML file, and so is none of one's own."""
+    """Whether a value could be in a TOML file, and so isn't a custom part."""
     if isinstance(value, Mapping):
         return all(map(is_plain, value.values()))
     if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def is_plain(value: object) -> bool:
 
 
 def _refer_data(data: Any, tree: Mapping[str, Any]) -> str:
-    """Convert data now, so that the reference says what the images are."""
+    """Convert custom data now, so that its reference has a digest of the images."""
     keys = ("image_size", "image_column", "label_column")
     options = {key: given(tree, "data", key) for key in keys}
     name = getattr(data, "name", "") or getattr(data, "__name__", "") or type(data).__name__
@@ -94,7 +94,7 @@ def _refer_data(data: Any, tree: Mapping[str, Any]) -> str:
 
 
 def own_references(config: "DataclassInstance") -> dict[str, str]:
-    """The references among the settings, by dotted key; metrics are numbered."""
+    """The references among the settings, by dotted key; metrics are numbered, as ``metrics.0``."""
     tree = plain(dataclasses.asdict(config))
     found: dict[str, Any] = {key: given(tree, *key.split(".")) for key in _SETTINGS}
     found["method.name"] = split_name(str(given(tree, "method", "name") or ""))[0]
@@ -108,7 +108,7 @@ def logger_references(config: "DataclassInstance") -> list[str]:
 
 
 def named_files(config: "DataclassInstance") -> list[str]:
-    """What else than code the settings name: files of class names, and the source of the data."""
+    """The files besides code that settings name: lists of class names, and the data source."""
     tree = dataclasses.asdict(config)
     named = [given(tree, *key.split(".")) for key in _CLASS_FILES]
     files = [str(path) for path in named if isinstance(path, Path)]
@@ -122,7 +122,7 @@ def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[s
 
 
 def check_code(folder: Path, code: Mapping[str, str]) -> None:
-    """Refuse to go on in a folder whose files, by name, have changed since it began."""
+    """Refuse to resume a run if its files have changed; ``code`` has their SHA-256 by name."""
     if file := _changed(folder, code):
         raise OwnPartError(
             f"{file} has changed since this run began; restore it, delete {folder}, or choose "
@@ -131,28 +131,28 @@ def check_code(folder: Path, code: Mapping[str, str]) -> None:
 
 
 def check_files(folder: Path, files: Iterable[str]) -> None:
-    """Refuse to go on in a folder if files that it began with, such as its data, have changed.
+    """Refuse to resume a run if files that it began with, such as its data, have changed.
 
-    Those that can't be read don't matter: a finished run doesn't need them any more, and any other
-    says what is wrong.
+    Unreadable files are ignored: a finished run no longer needs them, and an unfinished one reports
+    them itself.
     """
     begun = _read(folder)
     check_code(folder, _checksums(file for file in files if file in begun))
 
 
 def has_other_files(folder: Path, checksum: Callable[[str], str | None]) -> bool:
-    """Whether a file of a run has changed since; one that is gone is no longer needed.
+    """Whether a file of a run has changed since it began; a missing file counts as unchanged.
 
-    ``checksum`` is `file_checksum`, or the same with a cache.
+    ``checksum`` is `file_checksum`, perhaps with a cache.
     """
     try:
         return _changed(folder, _checksums(_read(folder), checksum)) is not None
-    except ValueError:  # which the run itself will raise
+    except ValueError:  # damaged checksums, which the run itself will report
         return True
 
 
 def check_parent(config: "DataclassInstance", parent: Path) -> None:
-    """Refuse to go on from a run whose data, order or network is another one now."""
+    """Refuse to go on from a run whose data, class order or network has changed since."""
     fixed = [name for key, name in own_references(config).items() if key in _FIXED]
     begun = _read(parent)
     named = _checksums(file for file in named_files(config) if file in begun)
@@ -168,7 +168,7 @@ def file_checksum(file: str) -> str | None:
     if _is_source(file):
         return source_digest(file)
     path = expand_home(file)
-    # No pipe, which can be read only once.
+    # Don't read a pipe: that works only once.
     readable = os.path.isfile(path) and os.access(path, os.R_OK)
     return sha256(path.read_bytes()).hexdigest() if readable else None
 
@@ -176,7 +176,7 @@ def file_checksum(file: str) -> str | None:
 def _checksums(
     files: Iterable[str], checksum: Callable[[str], str | None] = file_checksum
 ) -> dict[str, str]:
-    """The checksums of the files that can be read, by name."""
+    """The checksums of those files that can be read, by name."""
     return {file: found for file in files if (found := checksum(file)) is not None}
 
 
@@ -186,35 +186,35 @@ def _is_source(name: str) -> bool:
 
 
 def _changed(folder: Path, code: Mapping[str, str]) -> str | None:
-    """The first file, by name, that isn't what the run in a folder began with."""
+    """The first file of ``code`` whose checksum differs from the one in the folder, or None."""
     before = _read(folder)
     return next((file for file, sha256 in code.items() if before.get(file, sha256) != sha256), None)
 
 
 def parent_files(config: "DataclassInstance") -> dict[str, str]:
-    """The checksums in the run that a branch goes on from; none if it has no parent any more."""
+    """The checksums that a branch's parent stored; none without a parent, or if it was deleted."""
     start = getattr(config, "start", None)
     return {} if start is None else _read(start.run)
 
 
 def write_files(folder: Path, files: Iterable[str]) -> None:
-    """Write the checksum of each file to a run folder, unless it is there already."""
+    """Write the checksum of each file to a run folder; existing ones stay."""
     begun = _read(folder)
     write_code(folder, _checksums(file for file in files if file not in begun))
 
 
 def write_code(folder: Path, code: Mapping[str, str]) -> None:
-    """Write the SHA-256 of each file to a run folder, unless it is there already."""
+    """Write the SHA-256 of each file, by name, to a run folder; existing ones stay."""
     before = _read(folder)
     if code.keys() - before.keys():
         write_sealed_json(folder / CODE_FILE, {**code, **before})
 
 
 def load_trusted(config: "DataclassInstance", folder: Path, trust_code: bool) -> None:
-    """Load the files that the settings of a folder name, if the user agreed to run them.
+    """Load the code files that the settings of a folder name, if the user trusts them.
 
     Raises:
-        OwnPartError: there are some, and the user didn't agree; or one has changed.
+        OwnPartError: there are some but ``trust_code`` is False, or one has changed.
     """
     references = own_references(config).values()
     if trust_code:

@@ -1,4 +1,4 @@
-"""The settings of a run: what a user may write, and how they become one value."""
+"""The settings of a run: what a user may write, and how it becomes a `Config`."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Checked = TypeVar("Checked", bound="DataclassInstance")
 
-# In an error message, a description follows "must be".
+# Error messages put the description after "must be".
 Count = Annotated[int, Field(ge=1, description="a whole number of at least 1")]
 PixelCount = Annotated[int, Field(ge=1, le=4096, description="a whole number from 1 to 4096")]
 PaddingPixels = Annotated[int, Field(ge=0, le=256, description="a whole number from 0 to 256")]
@@ -49,7 +49,7 @@ Processes = Annotated[int, Field(ge=1, le=1024, description="a whole number from
 WorkerCount = Annotated[int, Field(ge=0, le=1024, description="a whole number from 0 to 1024")]
 AnySeed = Annotated[int, Field(ge=-(2**63), lt=2**64, description="a whole number of 64 bits")]
 Natural = Annotated[int, Field(ge=0, description="a whole number of at least 0")]
-# The seeds of legacy NumPy.
+# The seeds that legacy NumPy takes.
 OrderSeed = Annotated[int, Field(ge=0, lt=2**32, description="a seed from 0 to 4294967295")]
 EpochShare = Annotated[float, Field(gt=0, le=1000, description="a share above 0")]
 Share = Annotated[float, Field(ge=0, lt=1, description="a number from 0 to below 1")]
@@ -71,10 +71,10 @@ class DataConfig:
     classes_file: Path | None = None
     image_column: str | None = None
     label_column: str | None = None
-    per_class: Count | None = None  # the most training images of each class, for short runs
-    test_per_class: Count | None = None  # the most test images of each class
+    per_class: Count | None = None  # the most training images of a class, for short runs
+    test_per_class: Count | None = None  # the most test images of a class
     oversample_rare: bool = False  # see `densekd.data.stratify.oversample_rare`
-    validation: Share = 0.0  # the share of training images held out, to choose settings by
+    validation: Share = 0.0  # the share of training images held out to choose settings
 
     def __post_init__(self) -> None:
         sources.parse(self.source)
@@ -132,7 +132,7 @@ class _MethodConfig:
 
     name: str = "rdkd"  # as `densekd.methods.registry.make_method` takes it
     options: DenseOptions  # of the dense distillation
-    params: MethodParams | None = None  # of a method of one's own
+    params: MethodParams | None = None  # of a custom method
 
     def __post_init__(self) -> None:
         for spec in BASELINES.values():
@@ -140,14 +140,14 @@ class _MethodConfig:
                 raise ValueError(f"{spec.key} has no meaning for {self.name}; leave it out.")
         if is_own_method(self.name):
             check_method(self.name)
-            return  # its code isn't run here: the settings may come from a folder
+            return  # don't run its code: the settings may come from somebody else's run folder
         if self.params is not None:
             raise ValueError(f"params have no meaning for {self.name}; leave them out.")
         self.make(Schedules(finish=Schedule()))  # raises if the options don't go together
 
     @property
     def is_value(self) -> bool:
-        """Whether it is a `Method` of one's own, which has schedules of its own."""
+        """Whether the method is a custom `Method` object, which has its own schedules."""
         first, _ = split_name(self.name)
         return is_own_method(self.name) and isinstance(find(first), Method)
 
@@ -165,7 +165,7 @@ class _MethodConfig:
 if TYPE_CHECKING:
     MethodConfig = _MethodConfig
 else:
-    # With one optional section per baseline, such as [method.podnet].
+    # Has an optional section for each baseline, such as [method.podnet].
     MethodConfig = dataclasses.make_dataclass(
         "MethodConfig",
         [(spec.key, spec.options | None, None) for spec in BASELINES.values()],
@@ -192,7 +192,7 @@ class EngineConfig:
     accelerator: Accelerator = "auto"
     devices: Processes = 1  # of each machine
     precision: Precision = "auto"
-    # Processes that decode images in files; unset, a number that suits the processors.
+    # Processes that decode images in files; chosen by the number of processors if unset.
     workers: WorkerCount | None = None
     nodes: Processes = 1  # machines
     compile: Compile = "auto"
@@ -208,7 +208,7 @@ class StartConfig:
     """The step of another run, the parent, to go on from; see `densekd.config.branching`."""
 
     run: Path  # the parent's folder
-    after: Count  # the number of its last step to take over; 1 is the base task
+    after: Count  # the last of the parent's steps to keep; 1 is the base task
     settings: str  # the digest of the parent's settings
 
 
@@ -231,10 +231,10 @@ class CommonConfig(Protocol):
 class Config:
     """All settings of a run; `resolve` makes them from what a user wrote.
 
-    ``seed`` is for all random streams but the order of the classes. ``epochs`` is the number of
-    epochs of the base task, or, as a float, the share of all epochs to train; the other schedules
-    are shortened in proportion. None leaves them as they are. ``keep_steps`` keeps the learner and
-    the test predictions of every step.
+    ``seed`` seeds all random streams but the order of the classes. ``epochs`` is the number of
+    epochs of the base task, or, as a float, a share of its epochs; the other schedules are
+    shortened in proportion. None leaves all schedules as they are. ``keep_steps`` keeps the learner
+    and the test predictions of every step.
     """
 
     seed: AnySeed = 1993
@@ -249,7 +249,7 @@ class Config:
     training: TrainingConfig
     engine: EngineConfig = EngineConfig()
     metrics: OwnMetrics | None = None  # see `densekd.training.own_metrics`
-    loggers: Loggers | None = None  # see `densekd.runs.trackers`; by default TensorBoard's
+    loggers: Loggers | None = None  # see `densekd.runs.trackers`; TensorBoard by default
     start: StartConfig | None = None
 
     def schedules(self) -> Schedules:
@@ -257,7 +257,7 @@ class Config:
         return self.training.scaled(epoch_share(self.epochs, self.training.base))
 
     def make_method(self) -> Method:
-        """Make the method; ``epochs`` also shorten a `Method` of one's own, as far as it can be."""
+        """Make the method; ``epochs`` also shortens the phases of a custom `Method` object."""
         method = self.method.make(self.schedules())
         if self.epochs is None or not self.method.is_value:
             return method
@@ -270,22 +270,22 @@ class Config:
 
 
 def epoch_share(epochs: float | None, schedule: Schedule) -> float:
-    """The share of all epochs to train, if ``epochs`` is that or a number for one schedule."""
+    """The share of all epochs to train; an int ``epochs`` is the number for ``schedule``."""
     if epochs is None:
         return 1.0
     return epochs / schedule.epochs if isinstance(epochs, int) else epochs
 
 
 def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
-    """Complete what a user gave by the defaults for such data and such a method.
+    """Complete a user's settings with the defaults for their data and method.
 
-    Anything may be left out; parts of one's own may be Python values. With ``trust_code``, a run
-    that goes on from another one may be made with that one's files of code. Raises ValueError as
-    `checked` does.
+    Anything may be left out; custom parts may be Python values. With ``trust_code``, a run that
+    goes on from another one may use code files that only that one's settings name. Raises
+    ValueError as `checked` does.
     """
     tree = uniform(with_references(tree))
     if given(tree, "start") is not None:
-        from densekd.config.branching import complete_branch  # which resolves the parent's settings
+        from densekd.config.branching import complete_branch  # imported late: it imports `resolve`
 
         tree = complete_branch(tree, trust_code=trust_code)
     _check_preset(tree)
@@ -293,7 +293,7 @@ def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
 
 
 def _check_preset(tree: Mapping[str, Any]) -> None:
-    """Refuse a preset that has no effect; files that `as_toml` wrote give all schedules too."""
+    """Refuse a preset without effect, except in files by `as_toml`, which give all schedules."""
     name = str(given(tree, "method", "name"))
     schedules = [given(tree, "training", part, "epochs") for part in ("base", "increment")]
     if given(tree, "training", "preset") and baseline_of(name) and None in schedules:
@@ -304,13 +304,13 @@ def _check_preset(tree: Mapping[str, Any]) -> None:
 
 
 def checked(kind: type[Checked], tree: Mapping[str, Any]) -> Checked:
-    """Check settings, and turn them into a dataclass whose sections are dataclasses too.
+    """Check settings, and turn them into a ``kind``, a dataclass with dataclasses as sections.
 
     Raises ValueError with one sentence that names the setting and what it may be.
     """
     check_sizes(tree)
     try:
-        # Strict JSON mode fits TOML: a list becomes a tuple and text a path, but "5" no number.
+        # Strict JSON mode fits TOML: lists become tuples and texts paths, but "5" stays text.
         made: Checked = _adapter(kind).validate_json(json.dumps(tree, default=as_text))
     except ValidationError as error:
         raise ValueError(error_sentence(error, tree, kind)) from None
@@ -329,8 +329,8 @@ def as_tree(config: "DataclassInstance") -> dict[str, Any]:
 
 
 def as_toml(config: "DataclassInstance", *, unset: bool = False) -> str:
-    """All settings as TOML, from which `resolve` makes the same; unset ones only as comments."""
+    """All settings as TOML that `resolve` reads back; with ``unset``, unset ones as comments."""
     tree = as_tree(config)
     if isinstance(tree.get("epochs"), float) and tree["epochs"] >= 1:
-        tree["epochs"] = f"{tree['epochs']!r}x"  # a number from 1 on would be one of epochs
+        tree["epochs"] = f"{tree['epochs']!r}x"  # without the x, a number of epochs
     return "\n".join(toml_lines(tree, unset=unset)) + "\n"

@@ -11,9 +11,9 @@ from typing import Any
 
 from densekd.files import read_sealed_text
 
-_DEEPEST = 8  # parts of a dotted key
-_MOST_LEVELS = 12  # of sections and lists in a file
-_MOST_BYTES = 16 << 20  # of a file with settings
+_DEEPEST = 8  # most parts of a dotted key
+_MOST_LEVELS = 12  # of nested sections and lists in a file
+_MOST_BYTES = 16 << 20  # of a settings file
 # The file in a run folder with the checksums of the files that its settings name.
 CODE_FILE = "code.json"
 # Settings that can't change a result, by dotted key.
@@ -23,10 +23,9 @@ _EITHER = {"memory": ("per_class", "total"), "scenario": ("steps", "increment", 
 
 
 def read_toml(path: Path, *, sealed: bool = False) -> dict[str, Any]:
-    """The settings in a TOML file, as `resolve` takes them.
+    """The settings in a TOML file, as `resolve` takes them; raises ValueError if it can't be read.
 
-    With ``sealed``, it is one of our own, written by `densekd.files.write_sealed_text`. Raises
-    ValueError if it can't be read.
+    ``sealed`` says that `densekd.files.write_sealed_text` wrote the file, with a checksum.
     """
     return parse_toml(path, read_text(path, sealed=sealed))
 
@@ -37,7 +36,7 @@ def parse_toml(path: Path, text: str) -> dict[str, Any]:
         tree = tomllib.loads(text)
         if not _is_shallow(tree, _MOST_LEVELS):
             raise RecursionError
-    except ValueError as error:  # no TOML, or a number of thousands of digits
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise ValueError(f"{path} is not TOML: {error}.") from error
     except RecursionError:
         raise ValueError(f"{path} is no file of settings: it is nested too deep.") from None
@@ -50,7 +49,7 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def read_text(path: Path, *, sealed: bool = False) -> str:
-    """The text of a file of settings, which may be a pipe; raises ValueError if it has none."""
+    """The text of a settings file, which may be a pipe; raises ValueError if it can't be read."""
     try:
         if sealed:
             return read_sealed_text(path, _MOST_BYTES)
@@ -87,8 +86,8 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
     """Merge trees; later ones override earlier ones.
 
-    Of two settings that exclude each other, such as ``memory.per_class`` and ``memory.total``, a
-    tree that gives one unsets the other in the trees before it.
+    Some settings exclude each other, such as ``memory.per_class`` and ``memory.total``. A tree that
+    gives one of them unsets the others in the trees before it.
     """
     merged: dict[str, Any] = {}
     for tree in trees:
@@ -108,18 +107,19 @@ def excluded_by(key: str) -> list[str]:
 
 
 def as_written(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings that a user gave besides a file, with a number of epochs as text.
+    """Turn a float ``epochs`` that the user gave outside of a file into text.
 
-    So `uniform` reads 2.0 as two epochs also if the file has all schedules, and 1x as a share.
+    `uniform` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a share.
     """
     epochs = tree.get("epochs")
     return {**tree, "epochs": repr(epochs)} if isinstance(epochs, float) else tree
 
 
 def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Bring settings that may be written in several ways to one.
+    """Bring settings that may be written in several ways to one form.
 
-    They are ``epochs = "30%"`` or ``1.0``, ``precision = 32``, and ``data.even``, an earlier name.
+    They are ``epochs = "30%"`` or ``1.0``, ``precision = 32``, and ``data.even``, the earlier name
+    of ``data.oversample_rare``.
     """
     epochs = tree.get("epochs")
     number = isinstance(epochs, float) and 1 <= epochs < float("inf") and not is_complete(tree)
@@ -135,9 +135,9 @@ def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _epochs(text: str) -> int | float:
-    """A number of epochs as an int, a share of all epochs as a float.
+    """Parse a number of epochs to an int, or a share of all epochs to a float.
 
-    Numbers from 1 on are epochs, whether 1 or 1.0; those below are shares, and so are 30% and 0.3x.
+    Numbers of at least 1, such as 1 or 1.0, are epochs. Smaller ones, 30% and 0.3x are shares.
     """
     number = text.strip()
     try:
@@ -159,9 +159,9 @@ def _epochs(text: str) -> int | float:
 
 
 def is_complete(tree: Mapping[str, Any]) -> bool:
-    """Whether a tree has all schedules, as only the files in run folders have.
+    """Whether a tree has all schedules, as only the settings files in run folders do.
 
-    Earlier versions wrote a share of 1 or more into them as a number, such as ``epochs = 1.0``.
+    In these, earlier versions wrote a share of 1 or more as a number, such as ``epochs = 1.0``.
     """
     both = (("base", "increment"), ("teacher", "student"))
     return any(
@@ -212,7 +212,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given(tree: Any, *path: str) -> Any:
-    """The value at a path; None if there is none."""
+    """The value at a path of keys; None if it is missing."""
     for part in path:
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
@@ -223,17 +223,17 @@ def _value(text: str) -> Any:
         return None
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except ValueError:  # no TOML, or a number of thousands of digits
+    except ValueError:  # not TOML, or a number of thousands of digits
         return text
     except RecursionError:
         raise ValueError(f"{text[:20]}... is nested too deep for a setting.") from None
-    # TOML would read a date as a date, and further lines as further settings.
+    # TOML turns a date into an object, and several lines into several settings: keep both as text.
     plain = len(parsed) == 1 and isinstance(parsed["value"], str | int | float | list | dict)
     return parsed["value"] if plain else text
 
 
 def as_text(value: object) -> str:
-    """A path as text, for JSON; anything else that JSON can't hold is refused."""
+    """Return a path as text, for JSON; raise ValueError for anything else that JSON can't hold."""
     if isinstance(value, Path):
         return str(value)
     raise ValueError(f"{value} is not a value that a setting can have; write text in quotes.")
@@ -246,7 +246,7 @@ def plain(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_lines(tree: Mapping[str, Any], *path: str, unset: bool = False) -> list[str]:
-    """The lines of a tree in TOML, in the section ``path``; None is left out, or a comment."""
+    """The TOML lines of the section ``path``; None is left out, or, by ``unset``, a comment."""
     lines = [
         f"{_toml_key(key)} = {_toml_value(value)}"
         for key, value in tree.items()

@@ -12,11 +12,11 @@ from densekd.data import autoaugment
 from densekd.data.dataset import Channels
 
 Strength = Literal["usual", "heavy"]
-# How training images are cropped: out of the padded test crop, or out of any part of the image
-# (random area and ratio of its sides; see `densekd.data.crops`).
+# How training images are cropped: from the padded test crop, or from any part of the image, with
+# random area and aspect ratio; see `densekd.data.crops`.
 Crop = Literal["padded", "resized"]
 
-_LARGE = 3 * 100 * 100  # numbers of an image
+_LARGE = 3 * 100 * 100  # values of an image, from which it is augmented by itself
 
 
 class Draws(NamedTuple):
@@ -24,7 +24,7 @@ class Draws(NamedTuple):
 
     corners: Tensor  # int64 [n, 2], the upper left corner of the crop in the padded image
     flipped: Tensor  # bool [n]
-    brightness: Tensor  # float [n], the factor of the pixels
+    brightness: Tensor  # float [n], the factor to multiply the pixels by
     heavy: Tensor  # float [n, k], uniform numbers for heavy augmentation; k is 0 without it
 
     def take(self, index: Tensor | slice) -> "Draws":
@@ -32,7 +32,7 @@ class Draws(NamedTuple):
         return Draws(*(part[index] for part in self))
 
     def to(self, device: torch.device) -> "Draws":
-        """Copy the draws to another device without waiting for it."""
+        """Copy the draws to another device without waiting for the copy."""
         return Draws(*(part.to(device, non_blocking=True) for part in self))
 
 
@@ -40,14 +40,14 @@ class Augment(nn.Module):
     """Random crops, flips and brightness, then normalisation.
 
     It does the same for images in memory and in files. Crops of a random area are cut when images
-    are read, everything else is done here.
+    are read; everything else is done here.
 
     Args:
-        mean: of each channel, for pixels from 0 to 1.
-        std: of each channel.
+        mean: of each channel, for pixels scaled to 0 to 1.
+        std: of each channel, likewise.
         padding: the black border added to an image before a ``padded`` crop, in pixels.
         flip: mirror half of the images.
-        brightness: multiply each image by a factor from 1 minus this to 1 plus this.
+        brightness: multiply each image by a factor between 1 minus this and 1 plus this.
         crop: ``padded``, or ``resized`` for crops of a random area, which have no border.
     """
 
@@ -95,7 +95,7 @@ class Augment(nn.Module):
         """Augment and normalise images: uint8 ``[B, 3, H, W]`` to float ``[B, 3, H, W]``."""
         if pixels.device.type != "cpu" or self.heavy or pixels[:1].numel() < _LARGE:
             return self.normalise(self._augmented(pixels, draws))
-        # A large image at a time stays in the processor's cache through all steps.
+        # One at a time, a large image stays in the processor's cache through all steps.
         batch = torch.empty_like(pixels, dtype=self.get_buffer("scale").dtype)
         rows, scale, shift = self._rows(batch)
         flipped, corners = draws.flipped.tolist(), draws.corners.tolist()
@@ -106,7 +106,7 @@ class Augment(nn.Module):
         return batch
 
     def _rows(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A view of a batch in which normalising is fast, and scale and shift for it."""
+        """Return a view of a batch that is fast to normalise, and scale and shift to match it."""
         scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
         if not batch.is_contiguous(memory_format=torch.channels_last):
             return batch, scale, shift
@@ -137,7 +137,7 @@ class Augment(nn.Module):
         return (pixels * factor).clamp_(max=255) if self.brightness else pixels
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
-        """Return a copy of other strength, or with mixup (alpha of `Mixup`; 0 for none).
+        """Return a copy of this strength, with this mixup (alpha of `Mixup`; 0 for none).
 
         ``heavy`` is CCIL's augmentation: cutout of half an image's side, borders mirrored instead
         of black, and AutoAugment.
@@ -154,7 +154,7 @@ class Augment(nn.Module):
         return torch.addcmul(shift, pixels.to(scale.dtype), scale)
 
     def _crop_and_flip(self, pixels: Tensor, draws: Draws) -> Tensor:
-        # One gather of single pixels from the padded image does both, faster than slicing.
+        # One gather of pixels from the padded images does both, which is faster than slicing.
         batch, channels, height, width = pixels.shape
         padded = self._padded(pixels).flatten(2)
         row = torch.arange(height, device=pixels.device)
@@ -175,7 +175,7 @@ class Augment(nn.Module):
 
 
 def _mirrored(side: int, padding: int, device: torch.device) -> Tensor:
-    """Return the indices of a side that is padded by mirroring it at its ends."""
+    """Return the indices that pad a side by mirroring it at its ends."""
     index = torch.arange(-padding, side + padding, device=device).abs()
     return (side - 1 - (side - 1 - index).abs()).clamp(min=0)
 

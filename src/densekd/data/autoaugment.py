@@ -39,8 +39,8 @@ _POLICY: tuple[tuple[_Operation, _Operation], ...] = (
     (("equalize", 0.8, 8), ("invert", 0.1, 3)),
     (("translate_y", 0.7, 9), ("autocontrast", 0.9, 1)),
 )
-NUMBERS = 5  # drawn for each image
-_GREY = 128.0  # fills the parts that an image was moved away from
+NUMBERS = 5  # random numbers drawn for each image
+_GREY = 128.0  # fills the area that a moved image uncovers
 
 
 def distorted(pixels: Tensor, numbers: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _sharpness(pixels: Tensor, level: Tensor) -> Tensor:
 
 
 def _posterize(pixels: Tensor, level: Tensor) -> Tensor:
-    step = 2 ** (4 * level.abs()).round().view(-1, 1, 1, 1)  # 8 to 4 bits are left
+    step = 2 ** (4 * level.abs()).round().view(-1, 1, 1, 1)  # keeps 8 to 4 bits
     return (pixels / step).floor() * step
 
 
@@ -131,7 +131,7 @@ def _equalize(pixels: Tensor, level: Tensor) -> Tensor:
     return torch.where(step > 0, table.gather(2, levels), levels).view_as(pixels).to(pixels.dtype)
 
 
-# They take a level from -1 to 1, whose sign is ignored if an operation has no direction.
+# Each takes a level from -1 to 1; operations without a direction ignore the sign.
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "shear_y": lambda x, level: _moved(x, (1, 0, 0), (0.3 * level / _aspect(x), 1, 0)),
     "translate_x": lambda x, level: _moved(x, (1, 0, 2 * 150 / 331 * level), (0, 1, 0)),

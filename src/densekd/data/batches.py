@@ -21,14 +21,14 @@ from densekd.seeds import Seeds
 _Item = TypeVar("_Item")
 
 _IMAGES_A_WORKER = 512
-_PREFETCHED = 2  # batches that a worker makes ahead
-_BUFFERS = _PREFETCHED + 1  # these, and the one that is used
+_PREFETCHED = 2  # batches that a worker makes in advance
+_BUFFERS = _PREFETCHED + 1  # these batches, and the one in use
 
 
 class Blend(NamedTuple):
-    """The images that mixup added to a batch."""
+    """The images that mixup blended into a batch."""
 
-    labels: Tensor  # int64 [B], of the added images
+    labels: Tensor  # int64 [B], of the blended-in images
     share: float  # the weight of the batch's own images, from 0 to 1
 
 
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class RankShare:
-    """The part of each batch for this process: ``rank`` of ``world``."""
+    """The part of each batch for this process, number ``rank`` of ``world``."""
 
     rank: int = 0
     world: int = 1
@@ -57,19 +57,19 @@ class RankShare:
 
 
 class Batches:
-    """The batches of a split, in an order that depends on seed and epoch alone.
+    """The batches of a split, in an order that depends only on the seed and the epoch.
 
     So training can resume at any epoch. An epoch has ``ceil(n / size)`` batches of nearly equal
-    size: a tiny last batch would disturb batch normalisation.
+    size, since a tiny last batch would disturb batch normalisation.
 
     Images in memory are moved to the device of ``augment``. Images in files are decoded anew in
-    each epoch, by other processes. Both are augmented alike.
+    each epoch, by other processes. Both are augmented in the same way.
     """
 
     def __init__(
         self,
         data: Split,
-        size: int,  # the most images in a batch over all ranks; more only if a rank would get none
+        size: int,  # images in a batch of all ranks, at most, unless a rank would get none
         augment: Augment,
         seeds: Seeds,
         share: RankShare = RankShare(),  # noqa: B008 - immutable
@@ -107,7 +107,7 @@ class Batches:
         return (mix.blend(batch) for mix, batch in zip(mixes, read, strict=True))
 
     def endless(self, *number: int | str, skip: int = 0) -> Iterator[Batch]:
-        """Yield batches without end, epoch after epoch, to be paired with epoch ``number``."""
+        """Yield batches without end, epoch after epoch, to pair with those of epoch ``number``."""
         whole, part = divmod(skip, len(self))
         yield from self.epoch(*number, whole, skip=part)
         for k in itertools.count(whole + 1):
@@ -117,7 +117,7 @@ class Batches:
 def pairs(
     new: Batches, exemplars: Batches, *number: int | str, skip: int = 0
 ) -> Iterator[tuple[Batch, Batch]]:
-    """Pair each batch of new images with one of exemplars, for one epoch of the stream split."""
+    """Pair each batch of new images with one of exemplars, for an epoch of ``split`` streams."""
     return zip(new.epoch(*number, skip=skip), exemplars.endless(*number, skip=skip), strict=False)
 
 
@@ -129,18 +129,18 @@ def in_order(
 
 
 class Mixup(NamedTuple):
-    """How a rank blends its part of a batch with the whole batch in another order."""
+    """How a rank blends its part of a batch with shuffled images of the whole batch."""
 
     needed: Tensor  # int64, which images of the batch the rank must read, in order
-    own: Tensor  # int64 [B], its part of the batch, as indices of ``needed``
-    others: Tensor  # int64 [B], the images to blend in, likewise
+    own: Tensor  # int64 [B], its part of the batch, as indices into ``needed``
+    others: Tensor  # int64 [B], the images to blend in, as indices into ``needed``
     share: float  # the weight of its own images
 
     @classmethod
     def draw(cls, size: int, rank: RankShare, alpha: float, seeds: Seeds) -> "Mixup":
-        """Draw for a whole batch of ``size``, so that the number of ranks changes nothing.
+        """Draw for a whole batch of ``size``, so that the number of ranks doesn't matter.
 
-        The share is from Beta(alpha, alpha).
+        The share is drawn from Beta(alpha, alpha).
         """
         generator = np.random.default_rng(seeds.number("augment"))
         share = float(generator.beta(alpha, alpha))
@@ -151,17 +151,17 @@ class Mixup(NamedTuple):
         return cls(needed, own, others, share)
 
     def blend(self, read: Batch) -> Batch:
-        """The rank's part, blended, of the images that it has read."""
+        """Blend the rank's part from ``read``, the ``needed`` images."""
         own, others = (index.to(read.labels.device) for index in (self.own, self.others))
         images = self.share * read.images[own] + (1 - self.share) * read.images[others]
         return Batch(images, read.labels[own], Blend(read.labels[others], self.share))
 
 
 def default_workers(images: Images, ranks: int = 1) -> int:
-    """How many processes of each rank decode images, unless given: none for images in memory.
+    """The default number of processes that decode images, for each rank; 0 for images in memory.
 
-    The ``ranks`` on this machine share its processors. A process for each few hundred images would
-    take longer to start than to decode them.
+    The ``ranks`` on this machine share its processors. With few images there are fewer processes: a
+    process takes longer to start than to decode a few hundred images.
     """
     if isinstance(images, PixelImages):
         return 0
@@ -169,7 +169,7 @@ def default_workers(images: Images, ranks: int = 1) -> int:
 
 
 class _Plan:
-    """The keys of the images of each batch, made when they are needed."""
+    """The keys of the images of each batch; makes a batch's keys when they are needed."""
 
     parts: Sequence[Tensor] = ()
     seed: int | None = None
@@ -204,7 +204,7 @@ class _Reader:
 
     def augmented(self, order: Tensor, parts: list[Tensor], seed: int) -> Iterator[Batch]:
         """Yield the images at ``order[part]`` for each part, augmented by ``seed``."""
-        # Drawn at once and by every rank, so that the number of ranks changes nothing.
+        # Every rank draws for all images at once, so that the number of ranks doesn't matter.
         draws = self.augment.draw(len(order), torch.Generator().manual_seed(seed)).to(self.device)
         rows = [_as_slice(part) for part in parts]
         order = order if self.pixels is None else order.to(self.device)
@@ -222,7 +222,7 @@ class _Reader:
     def _read(self, parts: Sequence[Tensor], seed: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield pixels and labels of each part's images: random crops by ``seed``, or test crops.
 
-        On an accelerator, the next images are on their way while these are used.
+        On an accelerator, the next images are transferred while these are used.
         """
         if self.pixels is not None and seed is None:
             pixels, indices = self.pixels, (part.to(self.device) for part in parts)
@@ -235,16 +235,16 @@ class _Reader:
         self._epochs_begun += 1
         turn = self._epochs_begun
         for part, pixels in zip(parts, _without_trace(self._loader), strict=True):
-            # Pinned memory is a copy; other memory is used again, so the transfer must not lag.
+            # Workers reuse their memory, so its transfer must not lag; pinned memory is a copy.
             lags = self.device.type == "cuda"
             yield pixels.to(self.device, non_blocking=lags), self.labels[part.to(self.device)]
             if self._epochs_begun != turn:
-                # The workers are shared: the next images would be those of the other epoch.
+                # Epochs share the workers: the next images would be those of the other epoch.
                 raise RuntimeError("Another epoch of these Batches began before this one ended.")
 
 
 def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yield the same items, each after the next one was asked for."""
+    """Yield the same items, but fetch the next one before yielding each."""
     for waiting in items:
         for item in items:
             yield waiting
@@ -261,6 +261,6 @@ def _without_trace(loader: Iterable[Tensor]) -> Iterator[Tensor]:
 
 
 def _as_slice(index: Tensor) -> Tensor | slice:
-    """Indices in order; as a slice, which copies nothing, if none is left out."""
+    """Turn ascending indices without gaps into a slice, which copies nothing."""
     first, end = int(index[0]), int(index[-1]) + 1
     return slice(first, end) if end - first == len(index) else index

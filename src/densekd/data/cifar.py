@@ -28,7 +28,7 @@ class OfficialFiles:
     url: str
     archive_md5: str
     md5: Mapping[str, str]  # of the training files, the test file and the class names, in order
-    prefix: str  # of the keys of labels and class names
+    prefix: str  # of the files' keys for labels and class names
     mean: Channels
     std: Channels
 
@@ -66,8 +66,8 @@ OFFICIAL: dict[CifarName, OfficialFiles] = {
         },
         prefix="fine_",
         mean=(0.5071, 0.4866, 0.4409),
-        # The mean over images of each one's deviation, as in the protocol's original code. Over all
-        # pixels together it would be .2673 .2564 .2762.
+        # The mean of the images' deviations, as in the protocol's original code. Over all pixels
+        # together, it would be .2673 .2564 .2762.
         std=(0.2009, 0.1984, 0.2023),
     ),
 }
@@ -75,7 +75,7 @@ OFFICIAL: dict[CifarName, OfficialFiles] = {
 
 @dataclass(frozen=True)
 class FileStatus:
-    """Whether a file is intact; ``found`` is its md5, empty if it is missing."""
+    """Whether a file is intact; ``found`` is its md5, or empty if the file is missing."""
 
     path: Path
     status: Literal["intact", "damaged", "missing"]
@@ -109,7 +109,7 @@ def load_cifar(
 
 
 def find_cifar(name: CifarName, data_dir: Path) -> Path | None:
-    """Return the extracted folder or archive that `load_cifar` would read, perhaps damaged."""
+    """Find the folder or archive that `load_cifar` reads, perhaps damaged; None if neither is."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
     if all((folder / file).is_file() for file in official.md5):
@@ -118,7 +118,7 @@ def find_cifar(name: CifarName, data_dir: Path) -> Path | None:
 
 
 def check_cifar(name: CifarName, data_dir: Path) -> list[FileStatus]:
-    """Return the status of the archive, or of each file of the folder, that would be read."""
+    """Return the status of what would be read: the archive, or each file of the folder."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
     if find_cifar(name, data_dir) == archive:
@@ -133,7 +133,7 @@ def download_cifar(
 
     ``on_progress`` is called with the bytes received and their total. Returns the archive's path.
     """
-    # Imported here since they are slow and only needed for a download.
+    # Imported here, since they are slow to import and only needed for a download.
     import pooch  # type: ignore[import-untyped]
     import requests
 
@@ -156,7 +156,7 @@ def download_cifar(
             f"{name} can't be stored in {data_dir} ({error.strerror or error}); choose "
             "another folder with --data-dir or DENSEKD_DATA."
         ) from error
-    except ValueError as error:  # the md5
+    except ValueError as error:  # the md5 differs
         raise ValueError(f"{name}: the download is not the official file; {way_out}.") from error
     return data_dir / official.archive
 
@@ -173,7 +173,7 @@ def _fetch(url: str, file: Path, on_progress: OnProgress | None) -> None:
                 on_progress(min(target.tell(), total), total)
 
 
-# The names in the official pickles. NumPy has moved the first and warns at its old place.
+# The names in the official pickles. NumPy has moved the first, and warns if its old place is used.
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
@@ -182,7 +182,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds arrays and plain values, and refuses every other name in a pickle."""
+    """Builds arrays and plain values, and refuses all other names in a pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:

@@ -1,4 +1,4 @@
-"""Convert the images and data sets of others: arrays, Pillow images, torch, Hugging Face."""
+"""Convert images and data sets of other kinds: arrays, Pillow images, torch, Hugging Face."""
 
 import dataclasses
 import os
@@ -40,12 +40,12 @@ _TESTS = ("test", "val", "validation", "valid")
 
 @dataclasses.dataclass(frozen=True)
 class ConvertOptions:
-    """How the data of others is read."""
+    """How `as_dataset` reads data."""
 
-    image_size: int | None = None  # the height and width to bring images to; arrays must have it
-    seed: int = 0  # draws the test images of data that isn't divided
-    image_column: str | None = None  # of Hugging Face data with several
-    label_column: str | None = None
+    image_size: int | None = None  # the height and width to resize images to; arrays must have it
+    seed: int = 0  # draws the test images of data that has none
+    image_column: str | None = None  # of Hugging Face data with several image columns
+    label_column: str | None = None  # of Hugging Face data with several label columns
     on_progress: OnProgress | None = None
 
 
@@ -57,12 +57,12 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
             ``(train_x, train_y, test_x, test_y)``; a pair or a mapping ``train``, ``test`` of torch
             data sets, whose items are ``(image, label)``; Hugging Face's ``DatasetDict``; or a
             function without arguments that returns one of these. Without test images, a fifth of
-            each class is taken for that.
-        name: what to call it.
+            each class is taken for testing.
+        name: the name of the data set.
         options: see `ConvertOptions`.
 
     Raises:
-        OwnPartError: it is none of these; the message calls it ``name``.
+        OwnPartError: it is none of these or can't be converted; the message names it ``name``.
 
     Example:
         >>> import numpy as np
@@ -97,7 +97,7 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
 
 
 def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
-    """Convert images of any kind to those of a data set.
+    """Convert images of any kind to the images of a data set; raise ValueError for others.
 
     Args:
         pictures: one array or tensor, uint8 or floats from 0 to 1, of shape ``[n, H, W]``,
@@ -109,7 +109,7 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
     """
     if isinstance(pictures, PixelImages | FileImages):
         return pictures
-    # A row of names or objects is a sequence; anything else in an array must be pixels.
+    # A one-dimensional array of names or objects is a sequence; any other array must be pixels.
     row = isinstance(pictures, np.ndarray) and pictures.ndim == 1 and pictures.dtype.kind in "UO"
     if isinstance(pictures, np.ndarray | Tensor) and not row:
         return PixelImages(_pixels(pictures))
@@ -121,7 +121,7 @@ def as_images(pictures: ImageInputs, size: int | None = None) -> Images:
 
 
 def as_labels(labels: Iterable[Label], images: int) -> list[Label]:
-    """Names and whole numbers; raises ValueError unless there is one for each of the images."""
+    """List labels; raise ValueError unless each image has one, a name or a whole number."""
     single = isinstance(labels, str) or getattr(labels, "ndim", 1) == 0
     if single or not isinstance(labels, Iterable):
         raise ValueError(f"Labels must be a list with one for each image, not {labels!r}.")
@@ -139,7 +139,7 @@ def as_labels(labels: Iterable[Label], images: int) -> list[Label]:
 
 
 def class_names(labels: Iterable[Label]) -> tuple[str, ...]:
-    """The text of each label once: numbers in their own order, before names."""
+    """The text of each distinct label: numbers first, in numeric order, then names, sorted."""
     ordered = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
     return tuple(dict.fromkeys(map(str, ordered)))
 
@@ -147,7 +147,7 @@ def class_names(labels: Iterable[Label]) -> tuple[str, ...]:
 def as_task(images: Images, labels: Iterable[Label], known: Sequence[str], number: int) -> Task:
     """Make the next task, with its classes in the order of their labels.
 
-    A class is named by the text of its label. Raises ValueError if that is among the names of the
+    A class is named by the text of its label. Raises ValueError if that is the name of one of the
     ``known`` classes, which were learned before.
     """
     given = as_labels(labels, len(images))
@@ -176,7 +176,7 @@ def _convert(value: Any, name: str, options: ConvertOptions) -> Dataset:
         return _dataset(name, parts, None, options)
     train, test = _divided(value)
     if hasattr(train, "features") and hasattr(train, "select_columns"):
-        # Test images are often published without labels; then validation is tested on.
+        # Test images are often published without labels; then test on the validation images.
         held = value.get("validation") if isinstance(value, Mapping) else None
         named = {"train": train, "test": test, "validation": held}
         rows = {key: part for key, part in named.items() if part is not None}
@@ -206,7 +206,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _divided(value: Any) -> tuple[Any, Any]:
-    """The training and the test data; None for the latter if there is none."""
+    """The training and the test data; None if there is no test data."""
     if isinstance(value, Mapping):
         if "train" not in value:
             raise ValueError(f"it has {', '.join(map(str, value))}, and 'train' must be among them")
@@ -235,7 +235,7 @@ def _items(part: Any, count: Callable[[], None]) -> _Part:
 def _dataset(
     name: str, parts: list[_Part], names: Sequence[str] | None, options: ConvertOptions
 ) -> Dataset:
-    """A data set of one or two parts; without ``names``, the labels of the first name classes."""
+    """Make a data set of one or two parts; ``names`` default to the labels of the first part."""
     labels = [label for part in parts for label in part.labels]
     learned = set(parts[0].labels)
     if not learned:

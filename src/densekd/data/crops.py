@@ -33,9 +33,9 @@ MakeCrop = Callable[[], Tensor]  # returns uint8 [3, H, W]
 _AREA = (0.08, 1.0)
 _RATIO = (3 / 4, 4 / 3)  # of width to height
 _ATTEMPTS = 10
-# Images that are read, and whose crops are drawn, before the first of them is decoded. Decoding
-# fills the processor's cache, and the many small steps before it are several times slower if each
-# image goes through both in turn.
+# The number of images to read, and to draw crops of, before decoding the first of them. Decoding
+# fills the processor's cache: the many small steps before it would be several times slower if they
+# alternated with it.
 _AT_ONCE = 32
 _APP1 = b"\xff\xe1"  # the marker of a JPEG's segment for Exif and XMP
 
@@ -43,11 +43,11 @@ _APP1 = b"\xff\xe1"  # the marker of a JPEG's segment for Exif and XMP
 class CropDataset(data.Dataset[Tensor]):
     """Reads and crops images, for the workers of a ``DataLoader``.
 
-    The key of an item is its index and a seed. The seed draws the training crop of each image by
-    itself, so results don't depend on the workers. Without a seed the item is the test crop.
+    The key of an item is its index and a seed. These two determine the training crop, so results
+    don't depend on the workers. Without a seed, the item is the test crop.
 
-    With ``buffers``, a worker makes its batches in so many pieces of shared memory in turn: a batch
-    is overwritten when the worker has made that many more.
+    With ``buffers``, a worker puts its batches into that many pieces of shared memory in turn: a
+    batch is overwritten once the worker has made that many more.
     """
 
     def __init__(self, images: Images, buffers: int = 0) -> None:
@@ -75,7 +75,7 @@ class CropDataset(data.Dataset[Tensor]):
         """Memory for a batch, uint8 ``[count, H, W, 3]``."""
         if not self._buffers.maxlen or data.get_worker_info() is None:
             return torch.empty(count, *self.shape, 3, dtype=torch.uint8)
-        # Shared memory that is new for each batch takes a quarter of a worker's time, since the
+        # New shared memory for each batch would take a quarter of a worker's time, since the
         # system clears every page of it.
         full = len(self._buffers) == self._buffers.maxlen
         buffer = self._buffers.popleft() if full else None
@@ -113,7 +113,7 @@ class CropDataset(data.Dataset[Tensor]):
 
 @contextmanager
 def _naming(file: Path | bytes, index: int) -> Iterator[None]:
-    """Name the file in an `UnreadableImage`, and the command that lists all such files."""
+    """Add to an `UnreadableImage` the file's name, and the command that lists all such files."""
     try:
         yield
     except UnreadableImage as error:
@@ -130,11 +130,11 @@ def prepare_crop(
 
     The crop is that of `random_resized_crop`. A usual JPEG is decoded by libjpeg-turbo itself, to
     the same pixels as by Pillow but faster. If the drawn part is large, it is decoded at half its
-    size or less, but at no fewer pixels than the crop has.
+    size or less, but never to fewer pixels than the crop has.
 
     Raises:
-        UnreadableImage: it is missing, not an image, damaged or too large. The function raises it,
-            too.
+        UnreadableImage: it is missing, not an image, damaged or too large. The returned function
+            raises it, too.
     """
     content = content_of(file)
     size = _plain_jpeg_size(content)
@@ -144,10 +144,10 @@ def prepare_crop(
 
 
 def _plain_jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Width and height of a JPEG in RGB or grey that stands upright; None for other images."""
-    # Without a segment APP1 nothing says that it is turned, and there is no need to ask Pillow.
+    """Width and height of an upright JPEG in RGB or grey; None for any other image."""
+    # Without a segment APP1, there is no tag that turns the picture, so Pillow isn't needed.
     if _APP1 not in content:
-        with suppress(ValueError):  # whether an image can be read is for Pillow to say
+        with suppress(ValueError):  # Pillow decides whether an image can be read
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
             if colours in ("YCbCr", "RGB", "Gray") and not too_large(width, height):
                 return width, height
@@ -171,12 +171,12 @@ def _decode_part(content: bytes, size: tuple[int, int], box: Box, shape: tuple[i
     try:
         reduced = {**least, "min_factor": 2} if spare else {}
         pixels = simplejpeg.decode_jpeg(content, "RGB", **reduced)
-    except ValueError:  # whether an image can be read is for Pillow to say
+    except ValueError:  # Pillow decides whether an image can be read
         pixels = np.array(open_rgb(content))
     if pixels.shape[:2] == (height, width):
         return resample(pixels, box, shape)
     small_height, small_width = pixels.shape[:2]
-    # One of the sizes that the format has: so many eighths, rounded up.
+    # A JPEG is decoded at so many eighths of its size, rounded up.
     scale = next(n / 8 for n in range(1, 9) if math.ceil(width * n / 8) == small_width)
     left, top, right, bottom = (scale * side for side in box)
     part = left, top, min(right, small_width), min(bottom, small_height)
@@ -199,8 +199,8 @@ def random_resized_crop(
 def resample(pixels: NDArray[np.uint8], box: Box, shape: tuple[int, int]) -> Tensor:
     """Resize the part of an image ``[H, W, 3]`` in ``box`` to uint8 ``[3, *shape]``.
 
-    It averages over the pixels that a new one covers, as Pillow does, to within one level. The
-    memory has colours last.
+    A new pixel is the average of the pixels that it covers, as with Pillow, to within one level.
+    The result has colours last in memory.
     """
     left, top, right, bottom = box
     image = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)[:, :, top:bottom, left:right]

@@ -13,7 +13,7 @@ from torch import Tensor
 from densekd.data.file_lists import FileContents, FolderFiles, all_of, ends_of, join_files
 
 Channels = tuple[float, float, float]
-# Called with the count so far and the total, of files, images or bytes.
+# Called with the number of files, images or bytes so far, and their total.
 OnProgress = Callable[[int, int], None]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -24,7 +24,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class PixelImages:
     """Images in memory."""
 
-    pixels: Tensor  # uint8 [n, 3, H, W]; grey images too, so that all else knows one format
+    pixels: Tensor  # uint8 [n, 3, H, W]; grey images too, so that other code handles one format
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
@@ -49,10 +49,10 @@ class PixelImages:
 
 @dataclass(frozen=True)
 class FileImages:
-    """Image files that are decoded when they are needed."""
+    """Image files, each decoded when it is needed."""
 
     files: Sequence[Path | bytes]  # paths, or the files' contents; see `densekd.data.file_lists`
-    size: int  # the height and width that images are brought to
+    size: int  # the height and width of the decoded images
 
     def __len__(self) -> int:
         return len(self.files)
@@ -62,11 +62,11 @@ class FileImages:
         return FileImages(all_of(self.files).take(index), self.size)
 
     def state_bytes(self) -> int:
-        """Return how many bytes the content of all files takes, without reading it."""
+        """Return how many bytes the contents of all files take, without reading them."""
         return sum(_size(files, place) for files, place in _places(self))
 
     def state(self) -> dict[str, Tensor]:
-        """Return the content of all files, one after the other, with their lengths."""
+        """Return the contents of all files, one after the other, with their lengths."""
         buffer = bytearray()
         lengths = []
         for file in self.files:
@@ -92,7 +92,7 @@ def image_shape(images: Images) -> tuple[int, int]:
 
 
 def join_images(parts: Sequence[Images]) -> Images:
-    """Join the images of all ``parts`` in that order; raise if they differ in kind or size."""
+    """Join images in the order of ``parts``; raise ValueError if they differ in kind or size."""
     pixels = [part.pixels for part in parts if isinstance(part, PixelImages)]
     files = [part for part in parts if isinstance(part, FileImages)]
     shapes = {part.shape[1:] for part in pixels} | {(part.size,) for part in files}
@@ -139,9 +139,9 @@ def join_splits(parts: Sequence[Split]) -> Split:
 
 
 def fingerprint(split: Split) -> str:
-    """Hash the labels with the pixels, or with the files' names and sizes.
+    """Hash the labels with the pixels, or with the files' names and sizes; see `_described`.
 
-    It tells whether a folder's files have changed.
+    A different hash tells that a folder's files have changed.
     """
     digest = hashlib.sha256(split.labels.numpy().tobytes())
     if isinstance(split.images, PixelImages):
@@ -153,24 +153,24 @@ def fingerprint(split: Split) -> str:
 
 
 def _places(images: FileImages) -> Iterator[tuple[Sequence[Path | bytes], int]]:
-    """The list that each file is in, and its place there."""
+    """Yield the list that each file is in, and the file's place there."""
     chosen = all_of(images.files)
     for which, place in zip(chosen.which.tolist(), chosen.places.tolist(), strict=True):
         yield chosen.lists[which], place
 
 
 def _described(files: Sequence[Path | bytes], place: int) -> bytes:
-    """The content of a file, or the name and size of one in a folder."""
+    """A file's CRC-32 or content if it is given by content, else its name and size."""
     if isinstance(files, FileContents) and files.checksums is not None:
         return int(files.checksums[place]).to_bytes(4, "little")  # without reading the images
-    if isinstance(files, FolderFiles):  # without making a path, for a million files
+    if isinstance(files, FolderFiles):  # no paths are made: there may be a million files
         name = files.name(place)
     else:
         file = files[place]
         if isinstance(file, bytes):
             return file
         name = file.name
-    # A name may not be UTF-8.
+    # A name might not be UTF-8.
     return f"{name} {_size(files, place)} ".encode(errors="surrogateescape")
 
 
@@ -186,7 +186,7 @@ def _size(files: Sequence[Path | bytes], place: int) -> int:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A classification data set; `densekd.as_dataset` makes one of other data.
+    """A classification data set; `densekd.as_dataset` converts other data to one.
 
     Example:
         >>> import densekd
@@ -199,9 +199,9 @@ class Dataset:
     classes: tuple[str, ...]  # their names; a label is an index into them
     train: Split
     test: Split
-    mean: Channels  # of pixels from 0 to 1
+    mean: Channels  # of pixels scaled to 0 to 1
     std: Channels
-    # Images held out of the training images, to choose settings by.
+    # Held out of the training images to choose settings.
     validation: Split | None = None
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ class Dataset:
 def rgb_planes(images: Tensor, *, channels_first: bool = False) -> Tensor:
     """Bring images ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` to ``[n, 3, H, W]``.
 
-    If both of the latter are possible, ``channels_first`` decides.
+    If the shape fits both of the latter, ``channels_first`` decides.
     """
     if images.ndim == 3:
         images, channels_first = images[:, None], True
@@ -238,14 +238,14 @@ def rgb_planes(images: Tensor, *, channels_first: bool = False) -> Tensor:
 
 
 def image_statistics(images: Images) -> tuple[Channels, Channels]:
-    """Return each channel's mean and deviation: ImageNet's for files, which aren't read."""
+    """Return each channel's mean and deviation; for files, which aren't read, ImageNet's."""
     if isinstance(images, FileImages):
         return IMAGENET_MEAN, IMAGENET_STD
     return channel_statistics(images.pixels.cpu())
 
 
 def channel_statistics(pixels: Tensor) -> tuple[Channels, Channels]:
-    """Return each channel's mean and standard deviation of uint8 ``[n, 3, H, W]``, from 0 to 1.
+    """Return each channel's mean and deviation, of uint8 ``[n, 3, H, W]`` scaled to 0 to 1.
 
     A constant channel gets a deviation of 1, so that dividing by it is safe.
     """

@@ -25,7 +25,7 @@ _Out = TypeVar("_Out")
 # Pillow reads more formats, but some start other programs (Ghostscript for EPS).
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
 _MOST_THREADS = 8
-# Files of each thread submitted together: enough to keep it busy, few enough for a quick interrupt.
+# Files submitted together for each thread: enough to keep it busy, few enough to interrupt quickly.
 _AT_ONCE = 32
 
 
@@ -36,12 +36,12 @@ class UnreadableImage(ValueError):
 def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
     """Decode an image, given by path or content, to RGB and turn it upright.
 
-    Transparent parts become white. 16-bit levels are scaled to 8 bits, and so are floats, whose
-    full scale is the smallest of 1, 255 and 65535 that holds them all.
+    Transparent parts become white. 16-bit levels and floats are scaled to 8 bits; the full scale of
+    floats is the smallest of 1, 255 and 65535 that holds them all.
 
-    If it is for a `centre_crop` of size ``crop``, a much larger photo is decoded at an eighth, a
-    quarter or half of its size where its format allows that, but at no less than twice the size
-    that the crop is taken from.
+    With ``crop``, the size of the `centre_crop` to take from it, a much larger photo is decoded at
+    an eighth, a quarter or half of its size if its format allows that, but at no less than twice
+    the size that the crop needs.
 
     Raises:
         UnreadableImage: it is missing, not an image, damaged or too large.
@@ -54,9 +54,9 @@ def open_rgb(file: Path | bytes, crop: int | None = None) -> Image.Image:
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image of Pillow to RGB and turn it upright, perhaps in place; see `open_rgb`."""
-    # The tags may be damaged in an intact picture. In place, it is turned before they are read a
-    # second time.
+    """Convert a Pillow image to RGB and turn it upright, perhaps in place; see `open_rgb`."""
+    # Ignore damaged tags, since the picture may be intact. In place, it is turned before Pillow
+    # reads the tags a second time.
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -103,7 +103,7 @@ def centre_crop(
 
 
 def shrink(image: Image.Image, shorter: int) -> Image.Image:
-    """Resize an image whose shorter side has more than ``shorter`` pixels to that."""
+    """Resize an image so that its shorter side has at most ``shorter`` pixels."""
     factor = min(1.0, shorter / min(image.size))
     width, height = (max(1, round(side * factor)) for side in image.size)
     return image.resize((width, height), Image.Resampling.BICUBIC)
@@ -115,8 +115,8 @@ def decode_all(
     """Decode all files to test crops.
 
     Returns:
-        The crops of the m readable files, uint8 ``[m, 3, size, size]``, their m indices into
-        ``files``, and path and reason of the unreadable files.
+        The crops of the m readable files, uint8 ``[m, 3, size, size]``; their m indices into
+        ``files``; and the path and reason of each unreadable file.
     """
     pixels = torch.empty(len(files), 3, size, size, dtype=torch.uint8)
 
@@ -134,9 +134,9 @@ def decode_all(
 def try_all(
     files: Sequence[_In], read: Callable[[int], object], on_progress: OnProgress | None = None
 ) -> tuple[list[int], list[tuple[_In, str]]]:
-    """Read each file, given by its index, in threads.
+    """Call ``read`` with the index of each file, in threads.
 
-    Returns the indices of readable files, and the other files with the reason.
+    Returns the indices of readable files, and each other file with the reason.
     """
 
     def why_unreadable(i: int) -> str | None:
@@ -174,9 +174,9 @@ def available_processors() -> int:
 class _Muted:
     """A context that mutes Pillow's warnings while at least one thread is inside.
 
-    ``warnings.catch_warnings`` alone isn't for threads: the first to leave would restore the
-    filters while others still read, and the last could leave them muted for good. Entering it once
-    around many images is faster.
+    ``warnings.catch_warnings`` alone isn't thread-safe: the first thread to leave would restore the
+    filters while others still read, and the last could leave warnings muted for good. Entering this
+    once around many images is faster.
     """
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ def reading(file: Path | bytes) -> Iterator[Image.Image]:
 
 
 def too_large(width: int, height: int) -> bool:
-    """Whether an image has more pixels than Pillow's limit; Pillow warns, but reads twice that."""
+    """Whether an image exceeds Pillow's limit of pixels; Pillow itself reads up to twice that."""
     limit = Image.MAX_IMAGE_PIXELS
     return limit is not None and width * height > limit
 
@@ -235,7 +235,7 @@ def content_of(file: Path | bytes) -> bytes:
 
 
 def _refuse_endless(file: Path) -> None:
-    """Refuse a pipe, which would wait for a writer, and a device, which may never end."""
+    """Refuse a pipe, which would wait for a writer, and a device, which might never end."""
     kind = file.stat().st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
         raise UnreadableImage("not a file")
@@ -243,7 +243,7 @@ def _refuse_endless(file: Path) -> None:
 
 @functools.cache
 def _openers() -> tuple[str, ...]:
-    """Return our formats that this Pillow can open; JPEG's reader opens MPO too."""
+    """Return those of ``_FORMATS`` that this Pillow can open; JPEG's reader opens MPO too."""
     Image.init()
     return tuple(kind for kind in _FORMATS if kind in Image.OPEN)
 

@@ -21,20 +21,20 @@ _KEYS = ("train_x", "train_y", "test_x", "test_y")
 
 
 def load_digits() -> Dataset:
-    """Load scikit-learn's 1,797 handwritten digits of 8x8 pixels; a fixed quarter is for testing.
+    """Load scikit-learn's 1,797 handwritten digits of 8x8 pixels; a fixed quarter is test images.
 
     The 17 levels of grey become 0 to 255, the same in all three channels.
     """
-    # The package has them in a file, because importing scikit-learn takes longer than a short run.
+    # The package has its own copy, since importing scikit-learn takes longer than a short run.
     return dataclasses.replace(load_npz(Path(__file__).with_name("digits.npz")), name="digits")
 
 
 def load_npz(path: str | Path) -> Dataset:
-    """Load a ``.npz`` file; a pickle in it is refused.
+    """Load a ``.npz`` file; raise ValueError for a wrong one, or one with a pickle.
 
     It has ``train_x``, ``train_y``, ``test_x`` and ``test_y``. The images x are uint8 of shape
     ``[n, H, W]``, ``[n, H, W, C]`` or ``[n, C, H, W]`` with C of 1 or 3. The labels y, ``[n]``,
-    count from 0. ``names`` may have a text for each class.
+    count from 0. An optional array ``names`` has a text for each class.
     """
     path = expand_home(path)
     arrays = _read(path)
@@ -64,7 +64,7 @@ def _read(path: Path) -> dict[str, _Array]:
             if missing:
                 raise ValueError(f"{path} lacks {', '.join(missing)}; it needs {', '.join(_KEYS)}.")
             return {key: _array(path, file, key) for key in (*_KEYS, "names") if key in file}
-    # Also raised if memory is short, the compression unknown, or a password needed.
+    # Some are also raised for too little memory, an unknown compression, or a missing password.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged ({error}); write it again.") from error
 
@@ -72,13 +72,13 @@ def _read(path: Path) -> dict[str, _Array]:
 def _array(path: Path, file: Any, key: str) -> _Array:
     try:
         array = file[key]
-    # Objects, which need a pickle, or a header that is no Python or names absurd sizes.
+    # Objects, which need a pickle; or a header that isn't valid Python or has absurd sizes.
     except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
         raise ValueError(
             f"{path}: {key} is refused since it isn't a plain array; write it as uint8, whole "
             "numbers or text of one length."
         ) from error
-    if not isinstance(array, np.ndarray):  # NumPy returns other members as bytes
+    if not isinstance(array, np.ndarray):  # NumPy returns other files in the archive as bytes
         raise ValueError(f"{path}: {key} is not an array; write the file with numpy.savez.")
     return array
 

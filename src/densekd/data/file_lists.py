@@ -1,4 +1,4 @@
-"""Lists of image files, by name or by content, that take a few bytes a file."""
+"""Compact lists of image files, by name or by content: a few bytes for each file."""
 
 import os
 from abc import abstractmethod
@@ -14,7 +14,7 @@ _Item = TypeVar("_Item", covariant=True)
 
 
 class _FileList(Sequence[_Item], Generic[_Item]):
-    """A sequence whose items are made when they are asked for."""
+    """A sequence that makes an item when it is asked for."""
 
     @overload
     def __getitem__(self, index: int) -> _Item: ...
@@ -29,7 +29,7 @@ class _FileList(Sequence[_Item], Generic[_Item]):
 
 
 class FolderFiles(_FileList[Path]):
-    """Files of one folder: its path, and their names in one buffer."""
+    """The files of one folder: the folder's path, and the files' names in one buffer."""
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         encoded = [os.fsencode(name) for name in names]
@@ -49,12 +49,12 @@ class FolderFiles(_FileList[Path]):
 
 
 class FileContents(_FileList[bytes]):
-    """The contents of files, one after the other in one buffer, perhaps with their CRC-32."""
+    """The contents of files, one after the other in one buffer, optionally with their CRC-32."""
 
     def __init__(
         self,
         content: NDArray[np.uint8],
-        ends: NDArray[np.int64],  # [n + 1], where each begins, and where the last ends
+        ends: NDArray[np.int64],  # [n + 1], where each file begins, and where the last ends
         checksums: NDArray[np.uint32] | None = None,
     ) -> None:
         self.content, self.ends, self.checksums = content, ends, checksums
@@ -73,14 +73,14 @@ class FileContents(_FileList[bytes]):
 class FileSelection(_FileList[Path | bytes]):
     """Files of several lists, in any order.
 
-    All selections share the lists, so one costs twelve bytes a file.
+    Selections share the lists, so a selection takes only twelve bytes for each file.
     """
 
     def __init__(
         self,
         lists: tuple[Sequence[Path | bytes], ...],
         which: NDArray[np.int32],  # [n], the list of each file
-        places: NDArray[np.int64],  # [n], its place in that list
+        places: NDArray[np.int64],  # [n], the file's place in that list
     ) -> None:
         self.lists, self.which, self.places = lists, which, places
 
@@ -91,7 +91,7 @@ class FileSelection(_FileList[Path | bytes]):
         return self.lists[int(self.which[place])][int(self.places[place])]
 
     def where(self, place: int) -> Path:
-        """Where a file is, or what to call one that is given by content."""
+        """The path of a file, or what to call a file that is given by content."""
         files, own = self.lists[int(self.which[place])], int(self.places[place])
         if isinstance(files, FileContents):
             return Path(files.name(own))
@@ -121,7 +121,7 @@ def all_of(*lists: Sequence[Path | bytes]) -> FileSelection:
 
 
 def join_files(parts: Sequence[Sequence[Path | bytes]]) -> FileSelection:
-    """Join files in the order of ``parts``; lists that these share are shared once."""
+    """Join files in the order of ``parts``; a list that several parts share is kept once."""
     selections = [all_of(part) for part in parts]
     # Most parts have the same tuple of lists: look at each tuple once.
     tuples = {id(part.lists): part.lists for part in selections}

@@ -1,6 +1,6 @@
 """Class folders: find the image files and check them.
 
-Hidden files are ignored. Everything else that is left out is reported with a reason. Only class
+Hidden files are ignored. Any other file that is left out is reported with a reason. Only class
 folders are entered, so links can't lead in circles.
 """
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class FoundImages(NamedTuple):
     """The files of a folder that look like images by their names; none has been opened."""
 
-    parts: dict[str, ClassFiles]  # by ``train`` and ``val`` or ``test``, or only ``all``
+    parts: dict[str, ClassFiles]  # the keys are ``train`` and ``val`` or ``test``, or only ``all``
     left_out: list[LeftOut]
 
     def table(self) -> "FolderTable":
@@ -63,7 +63,7 @@ class FolderTable(NamedTuple):
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The files of a folder; those of a packed file have no paths."""
+        """The paths of a folder's files; only for a folder, since packed images have no paths."""
         return cast(Sequence[Path], self.files)
 
     @property
@@ -83,7 +83,7 @@ class FolderTable(NamedTuple):
         )
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """The number of files by part and class; of all classes for each part."""
+        """The number of files by part and class; each part has all classes."""
         found = {}
         for i, part in enumerate(self.part_names):
             numbers = self.labels[self.parts == i].bincount(minlength=len(self.classes)).tolist()
@@ -112,7 +112,10 @@ def find_images(path: Path) -> FoundImages:
 
 
 def find_divided(top: FolderListing, test: str, only: Collection[str] | None = None) -> FoundImages:
-    """Find the files of a folder divided into ``train`` and ``test``, of ``only`` some classes."""
+    """Find the files of a folder divided into ``train`` and a part ``test``.
+
+    With ``only``, find those of these classes.
+    """
     left_out = _outside(top)
     unused = [folder for name, folder in top.folders.items() if name not in (TRAIN, test)]
     left_out += [(folder, f"only {TRAIN} and {test} are used") for folder in unused]
@@ -127,7 +130,7 @@ def find_divided(top: FolderListing, test: str, only: Collection[str] | None = N
 def find_classes(
     path: Path, only: Collection[str] | None = None
 ) -> tuple[ClassFiles, list[LeftOut]]:
-    """Find the image files of each class folder in ``path``, or of ``only`` some of them."""
+    """Find the image files of each class folder in ``path``, or ``only`` of those so named."""
     top = list_classes(path)
     left_out, classes = _outside(top), ClassFiles()
     for name, folder in top.folders.items():
@@ -138,7 +141,7 @@ def find_classes(
 
 
 def list_classes(path: Path) -> FolderListing:
-    """List a folder of class folders, with or without images; raise if there is no such folder."""
+    """List a folder of class folders; raise ValueError if it is missing or has no class folder."""
     top = list_folder(path)
     if top.folders:
         return top
@@ -150,7 +153,7 @@ def list_classes(path: Path) -> FolderListing:
 
 
 def list_folder(path: Path) -> FolderListing:
-    """List a folder that the user named; raise a `ValueError` if that is impossible."""
+    """List a folder that the user named; raise a `ValueError` if it can't be listed."""
     try:
         return _list(path)
     except FileNotFoundError as error:
@@ -164,7 +167,7 @@ def list_folder(path: Path) -> FolderListing:
 def check_images(
     table: FolderTable, on_progress: OnProgress | None = None
 ) -> tuple[dict[str, dict[str, int]], list[LeftOut]]:
-    """Decode all images; return the number of readable ones by part and class, and the others."""
+    """Decode all images; return the counts of readable ones by part and class, and the others."""
     places = range(len(table.files))
     read, unreadable = try_all(places, lambda i: open_rgb(table.files[i]), on_progress)
     counts = table.take(torch.tensor(read, dtype=torch.int64)).counts()
@@ -176,7 +179,8 @@ def check_usable(
 ) -> tuple[set[str], set[str]]:
     """Return the classes with training and with test images, from counts by part and class.
 
-    Raises if there are none, or if a tested class has no training images and isn't ``known``.
+    Raises ValueError if there are no images, or if a class with test images has no training images
+    and isn't ``known``.
     """
     learned, tested = set[str](), set[str]()
     for part, counts in images.items():
@@ -196,7 +200,7 @@ def check_usable(
 
 
 def check_asked_for(where: Path, asked: Sequence[str], learned: Mapping[str, object]) -> None:
-    """Raise unless all classes asked for have training images: a list or a count above 0."""
+    """Raise ValueError unless ``learned`` has files, or a positive count, of each class."""
     missing = [name for name in asked if not learned.get(name)]
     if missing:
         raise ValueError(
@@ -227,7 +231,7 @@ def _list(folder: Path) -> FolderListing:
         for entry in sorted(visible, key=lambda entry: entry.name):
             try:
                 is_folder, is_file = entry.is_dir(), entry.is_file()
-            except OSError:  # a link in a circle
+            except OSError:  # a link that leads to itself
                 is_folder = is_file = False
             if is_folder:
                 listing.folders[entry.name] = folder / entry.name
@@ -278,7 +282,7 @@ def _check_names(names: Iterable[str]) -> None:
             raise ValueError(
                 f"The class folder {name!r} isn't named in UTF-8; rename it."
             ) from error
-        # Another file system, or a reader, may not tell such names apart.
+        # Another file system, or a reader, might not tell such names apart.
         other = seen.setdefault(unicodedata.normalize("NFC", name).lower(), name)
         if other != name:
             raise ValueError(

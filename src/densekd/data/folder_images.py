@@ -1,4 +1,4 @@
-"""Data sets from class folders: images in memory if they fit, and in their files otherwise."""
+"""Data sets from class folders: images are kept in memory if they fit, else in their files."""
 
 import logging
 import math
@@ -32,9 +32,9 @@ from densekd.data.folder import (
 from densekd.data.stratify import TEST_FRACTION, held_out
 from densekd.files import expand_home
 
-FOLDER_IMAGE_SIZE = 224  # the height and width that images are brought to unless others are given
+FOLDER_IMAGE_SIZE = 224  # the height and width that images are resized to by default
 MEMORY_BYTES = 1 << 30  # decoded images are kept in memory if they need no more than this
-_SIZE_SAMPLE = 200  # images whose sizes are looked at
+_SIZE_SAMPLE = 200  # the number of images whose sizes are looked at
 logger = logging.getLogger(__name__)
 
 
@@ -46,9 +46,10 @@ def load_folder(
     memory_bytes: int = MEMORY_BYTES,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """Load a data set from class folders, or from ``train`` and ``val`` (or ``test``) with such.
+    """Load a data set from class folders, or from those in ``train`` and ``val`` (or ``test``).
 
-    If it isn't divided so, test on a fifth of each class that the seed draws; see `held_out`.
+    A folder that isn't divided is tested on a fifth of each class, drawn by the seed; see
+    `held_out`.
     """
     path = expand_home(path)
     found = find_images(path)
@@ -60,7 +61,7 @@ def load_folder(
 
 
 def _warn_of_small_images(path: Path, files: Sequence[Path]) -> None:
-    """Warn if most images would be enlarged a lot, which takes time and shows no more."""
+    """Warn if most images would be enlarged a lot, which takes time and adds no detail."""
     side = max(1, int(median_side(files) or FOLDER_IMAGE_SIZE))
     times = (FOLDER_IMAGE_SIZE / side) ** 2
     if times >= 2:
@@ -72,10 +73,10 @@ def _warn_of_small_images(path: Path, files: Sequence[Path]) -> None:
 
 
 def median_side(files: Sequence[Path]) -> float | None:
-    """The median of the shorter sides of some images; None if none of these can be read."""
+    """The median of the shorter sides of a sample of images; None if none of it can be read."""
     sides = []
     for file in files[:: max(1, math.ceil(len(files) / _SIZE_SAMPLE))]:
-        with suppress(UnreadableImage):  # reported when all images are read
+        with suppress(UnreadableImage):  # will be reported when all images are read
             sides.append(min(width_and_height(file)))
     return median(sides) if sides else None
 
@@ -85,8 +86,8 @@ def read_images(
 ) -> tuple[Images, FolderTable]:
     """Decode the images if they fit into memory; otherwise leave them in their files.
 
-    Unreadable files are dropped with a warning; ``check`` looks for them also among images left
-    in their files. Returns the images and the table of their files.
+    Unreadable files are dropped with a warning; with ``check``, also among images left in their
+    files. Returns the images and the table of their files.
     """
     if size < 1:
         raise ValueError(f"image_size must be at least 1, not {size}.")
@@ -134,7 +135,7 @@ def folder_dataset(
         logger.warning("%s has only training images, none to test on, of: %s.", path, names)
     classes = tuple(sorted(learned) if order is None else order)
     rank = {label: i for i, label in enumerate(classes)}
-    # A class without training images has no images at all, or `check_usable` had raised.
+    # A class without training images has no images at all, else `check_usable` would have raised.
     ranks = torch.tensor([rank.get(label, -1) for label in table.classes], dtype=torch.int64)
     whole = Split(images, ranks[table.labels])
     in_train = table.parts == table.part_names.index(TRAIN)

@@ -1,4 +1,4 @@
-"""Data sets from the Hugging Face hub, or saved by its library ``datasets`` (an extra)."""
+"""Data sets from the Hugging Face hub, or saved by its optional library ``datasets``."""
 
 import itertools
 import logging
@@ -17,7 +17,7 @@ from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.stratify import TEST_FRACTION, stratified_split
 from densekd.files import expand_home
 
-# For images and labels: the type by which a column is found, and the types of a named column.
+# For images and labels: the type of a column to find, and the possible types of a named column.
 _KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}
 
 logger = logging.getLogger(__name__)
@@ -27,17 +27,17 @@ def load_hub(
     name: str,
     *,
     image_column: str | None = None,  # found by its type if there is only one
-    label_column: str | None = None,  # likewise; a column of numbers or text must be named
+    label_column: str | None = None,  # the same; a column of numbers or text must be named
     image_size: int | None = None,  # height and width
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
     """Load a data set of the hub, with all images in memory.
 
-    Its name may also be the folder of a saved data set. It must have the split ``train``. The test
+    The name may also be the folder of a saved data set. There must be a split ``train``. The test
     images are those of ``test``, else ``validation``, if they have labels, and otherwise a fifth of
-    each class of ``train``, drawn by the seed. Images of another size than ``image_size``, by
-    default that of the first, are scaled to cover it, and their centre is kept.
+    each class of ``train``, drawn by the seed. ``image_size`` is that of the first image unless
+    given; images of another size are scaled to cover it and cropped to their centre.
     """
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size must be at least 1, not {image_size}.")
@@ -53,9 +53,9 @@ def hub_dataset(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Dataset:
-    """Convert the splits of a data set of the library; see `load_hub`.
+    """Convert the splits of a Hugging Face data set; see `load_hub`.
 
-    ``columns`` has the names of the columns ``image`` and ``label``, None for those to be found.
+    ``columns`` has the name of the ``image`` and the ``label`` column, None to find it by its type.
     """
     import datasets  # type: ignore[import-untyped]
 
@@ -79,7 +79,7 @@ def hub_dataset(
 
 
 def count_up_to(total: int, on_progress: OnProgress | None) -> Callable[[], None]:
-    """Return a function to call for each of so many images; it reports how many there were."""
+    """Return a function to call after each of ``total`` images; it reports the number so far."""
     numbers = itertools.count(1)
 
     def count() -> None:
@@ -153,7 +153,7 @@ def _column(name: str, features: Mapping[str, Any], what: str, given: str | None
 
 
 def _labels(parts: Mapping[str, Any], column: str) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Return the class names and each split's labels, -1 where there is no known label."""
+    """Return the class names and each split's labels, with -1 for a missing or unknown label."""
     given = {part: list(rows[column]) for part, rows in parts.items() if column in rows.features}
     feature = parts["train"].features[column]
     if hasattr(feature, "names"):

@@ -28,7 +28,7 @@ from densekd.data.packed import open_packed, packed_dataset
 from densekd.data.scenario import read_names
 from densekd.files import expand_home
 
-# Which 100 classes: those of a paper's code, or a draw from the ids that are there.
+# Which 100 classes: those of a paper's code, or a draw from the ids in the folder.
 Subset = Literal["ccil", "ucir", "podnet", "drawn"]
 
 PAPERS: dict[Subset, str] = {"ccil": "CCIL", "ucir": "UCIR", "podnet": "PODNet and AFC"}
@@ -48,14 +48,14 @@ def load_imagenet(
     """Load ``path/train/ID`` and ``path/val/ID`` for each WordNet id; options as in `load_folder`.
 
     Files are opened only if all images fit into memory. See `find_imagenet` for the classes. The
-    path may also be that of a packed file.
+    path may also name a packed file.
     """
     path = expand_home(path)
     if path.is_file():
         packed = open_packed(path)
         only = _chosen_classes(packed.classes, classes_file, subset)
         if only is not None and classes_file is not None:
-            only = sorted(only)  # as from folders
+            only = sorted(only)  # the same order as from folders
         return packed_dataset(packed, image_size, only)
     found = find_imagenet(path, classes_file, subset=subset)
     images, table = read_images(found, image_size, memory_bytes, on_progress, check=False)
@@ -68,8 +68,8 @@ def find_imagenet(
 ) -> FoundImages:
     """Find the files of the classes that a text file lists, else of a ``subset`` of 100, or of all.
 
-    The classes of a subset are in the order that its authors shuffle with seed 1993, others sorted.
-    Raises if one of them has no training images.
+    A subset's classes are in the order that its authors shuffle with seed 1993, others are sorted.
+    Raises ValueError if a chosen class has no training images.
     """
     top = list_folder(path)
     for part in (TRAIN, "val"):
@@ -91,7 +91,7 @@ def find_imagenet(
 def _chosen_classes(
     there: Sequence[str], classes_file: Path | None, subset: Subset | None
 ) -> list[str] | None:
-    """The classes that a text file lists, else of a ``subset`` of those that are there, or None."""
+    """The classes that a text file lists, else those of a ``subset``; None for all."""
     if classes_file is not None:
         return read_names(classes_file)
     if subset == "drawn":

@@ -37,7 +37,7 @@ class Quota:
             raise ValueError(f"Can't keep {self.per_class or self.total} exemplars.")
 
     def of(self, classes: int) -> int:
-        """Return the exemplars of each class once ``classes`` are learned."""
+        """Return the number of exemplars of each class once ``classes`` are learned."""
         if self.per_class is not None:
             return self.per_class
         assert self.total is not None
@@ -51,8 +51,8 @@ class ExemplarMemory:
     """Keeps exemplars of all learned classes, in the order of their selection.
 
     A smaller memory is a prefix of a larger one: each class keeps its first images. The selection
-    is ``random`` without replacement, ``herding`` (iCaRL, UCIR, PODNet, AFC) or ``greedy``, or a
-    function of one's own: see `densekd.data.selection`.
+    is ``random`` without replacement, ``herding`` (iCaRL, UCIR, PODNet, AFC), ``greedy``, or a
+    custom function; see `densekd.data.selection`.
 
     Example:
         >>> import torch
@@ -88,14 +88,14 @@ class ExemplarMemory:
         features: Tensor | None = None,
         first: Split | None = None,
     ) -> None:
-        """Keep exemplars of new classes, and fewer of the old ones if the quota demands it.
+        """Keep exemplars of new classes, and fewer of the old ones if the quota has shrunk.
 
         Args:
             train: images whose labels are the next ranks, ``self.classes`` and up.
             classes: the number of new classes.
             generator: draws the images of a random selection.
             features: ``[len(train), D]``, needed for other selections.
-            first: more images of these classes, which are kept before the selected ones.
+            first: more images of these classes, to keep in front of the selected ones.
         """
         if self.selection != "random" and features is None:
             raise ValueError(f"selection={self.selection!r} needs the images' features.")
@@ -120,14 +120,14 @@ class ExemplarMemory:
         self._kept = [_at_most(quota, images) for images in [*self._kept, *chosen]]
 
     def shrink(self) -> None:
-        """Drop exemplars beyond the quota, such as those loaded from a memory with a larger one."""
+        """Drop exemplars beyond the quota, such as those of a loaded memory with a larger quota."""
         quota = self.quota.of(self.classes) if self._kept else 0
         self._kept = [_at_most(quota, images) for images in self._kept]
 
     def add(self, more: Split) -> None:
         """Add images of learned classes as exemplars beyond the quota, until `learn` is called.
 
-        Then the exemplars of their classes are drawn anew from the old ones and these.
+        `learn` then draws the exemplars of their classes anew, from the old ones and these.
         """
         if bool(((more.labels < 0) | (more.labels >= self.classes)).any()):
             raise ValueError(f"Only images of the {self.classes} learned classes can be added.")
@@ -142,7 +142,7 @@ class ExemplarMemory:
         """Select the images of new classes that `learn` would keep.
 
         Returns, for each class, indices into ``train`` in the order of their selection. Without
-        features the selection is random.
+        features, the selection is random.
         """
         counts = torch.bincount(train.labels - self.classes, minlength=classes)
         members = train.labels.argsort(stable=True).split(counts.tolist())
@@ -159,10 +159,10 @@ class ExemplarMemory:
     def rehearsed(
         self, train: Split, classes: int, chosen: Tensor, first: Split | None = None
     ) -> Split:
-        """Return the exemplars of all classes as `learn` would leave them, class by class.
+        """Return the exemplars that `learn` would keep, class by class, and all added images.
 
         ``chosen`` are indices into ``train``, images of new classes, class by class; see `choose`.
-        ``first`` is as in `learn`.
+        For ``first``, see `learn`.
         """
         quota = self.quota.of(self.classes + classes)
         kept = self._with_added([_at_most(quota, images) for images in self._kept])
@@ -179,7 +179,7 @@ class ExemplarMemory:
         return _labelled(self._with_added(self._kept))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the exemplars by content, not by path, since the old data may be gone."""
+        """Return the exemplars by content, not by path, since the old files may be gone."""
         if not self._kept:
             return {}
         state = join_images([*self._kept, *self._added.values()]).state()
@@ -203,7 +203,7 @@ class ExemplarMemory:
                 raise ValueError(f"Images were added of others than the {len(counts)} classes.")
             first, last = torch.arange(total).split([sum(counts), len(ranks)])
             kept = [images.take(part) for part in first.split(counts)]
-            # In the order of their addition, in which `learn` draws from them.
+            # Keep the order of addition: `learn` draws random numbers in this order.
             added = {r: images.take(last[ranks == r]) for r in dict.fromkeys(ranks.tolist())}
         self._kept, self._added = kept, added
 

@@ -1,7 +1,7 @@
 """Pack a folder of images into one file: shrunk once, encoded anew, with an index.
 
-The file depends on the images and the options alone, not on the number of processes or on being
-interrupted. What a killed process has packed is kept beside the file and taken over.
+The file depends only on the images and the options, not on the number of processes or on
+interruptions. A killed process leaves what it has packed beside the file; the next one resumes.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from densekd.files import DamagedFile, sync_folder
 
 _MOST_WORKERS = 1024
 _AT_ONCE = 16  # images that a process encodes in one go
-_RECORD = struct.Struct("<qI")  # of the journal: the length of an image, -1 if unreadable; CRC-32
+_RECORD = struct.Struct("<qI")  # a journal entry: an image's length, -1 if unreadable; CRC-32
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ def pack(
     table: FolderTable,
     target: Path,
     options: PackOptions,
-    workers: int | None = None,  # processes that encode; a number that suits the processors
+    workers: int | None = None,  # processes that encode; None chooses by the processors
     on_progress: OnProgress | None = None,
 ) -> list[LeftOut]:
-    """Pack images into a file; returns those that can't be read, which are left out.
+    """Pack images into a file; return the unreadable ones, which are left out, with the reasons.
 
     Raises:
         ValueError: the file holds something else, another process is packing into it, or no image
@@ -76,7 +76,7 @@ def pack(
                     f"{target} exists and isn't what would be packed; delete it, or give another "
                     "name."
                 )
-            _beside(target, "journal").unlink(missing_ok=True)  # of a process killed at the end
+            _beside(target, "journal").unlink(missing_ok=True)  # if a process was killed at the end
             return []
         with _Unfinished(target, work) as unfinished:
             begun = len(unfinished.lengths)
@@ -89,9 +89,9 @@ def pack(
 
 
 def encode_image(file: Path, options: PackOptions) -> bytes:
-    """Encode an image as JPEG without its metadata; a small JPEG, or any without shrinking, stays.
+    """Encode an image as JPEG without its metadata.
 
-    Raises UnreadableImage.
+    A small JPEG, or any file if ``shorter_side`` is None, stays as it is. Raises UnreadableImage.
     """
     shorter = options.shorter_side
     with reading(file) as image:
@@ -109,7 +109,7 @@ def encode_image(file: Path, options: PackOptions) -> bytes:
 
 
 class _Encoder(data.Dataset[bytes | None]):
-    """Encodes files; None for one that can't be read."""
+    """Encodes files; an unreadable one becomes None."""
 
     def __init__(self, files: Sequence[Path], options: PackOptions) -> None:
         self.files, self.options = files, options
@@ -128,7 +128,7 @@ class _Encoder(data.Dataset[bytes | None]):
 def _encoded(
     files: Sequence[Path], options: PackOptions, workers: int | None
 ) -> Iterator[bytes | None]:
-    """The encoded images in order, made by other processes."""
+    """Yield the encoded images in order, made by ``workers`` processes; None if unreadable."""
     if workers is None:
         workers = default_workers(FileImages(files, 1))
     workers = min(workers, math.ceil(len(files) / _AT_ONCE))  # more would have nothing to do
@@ -140,9 +140,9 @@ def _encoded(
 
 
 class _Unfinished:
-    """A file that is being packed, and the journal of the images that it has.
+    """A file that is being packed, and the journal of its images.
 
-    Whatever a kill leaves of the two, the images that both have completely are kept.
+    After a kill, the images that are complete in both are kept.
     """
 
     def __init__(self, target: Path, work: str) -> None:
@@ -177,7 +177,7 @@ class _Unfinished:
         self._journal.write(_RECORD.pack(self.lengths[-1], self.checksums[-1]))
 
     def finish(self, table: FolderTable, options: PackOptions, plan: str) -> list[LeftOut]:
-        """Write index and header, and give the file its name."""
+        """Write index and header, and rename the file; return the images that can't be read."""
         lengths = np.array(self.lengths)
         readable = torch.from_numpy(lengths >= 0)
         if len(lengths) and not readable.any():
@@ -209,12 +209,12 @@ class _Unfinished:
         return [(table.paths[i], _why_unreadable(table.paths[i], options)) for i in unreadable]
 
     def _take_over(self) -> None:
-        """Count the images that a killed process has packed completely."""
+        """Keep the images that a killed process has packed completely."""
         left = self._part.seek(0, os.SEEK_END) - HEADER_BYTES
         self._part.seek(HEADER_BYTES)
         while len(record := self._journal.read(_RECORD.size)) == _RECORD.size:
             length, checksum = _RECORD.unpack(record)
-            # A lost page of the journal is full of zeros, and no image has zero bytes.
+            # After a crash, a lost page of the journal has zeros; no image has zero bytes.
             if length != -1 and not 0 < length <= left:
                 break
             image = self._part.read(max(length, 0))
@@ -259,10 +259,10 @@ def _names(table: FolderTable) -> Iterator[str]:
 
 
 def _plan(table: FolderTable, options: PackOptions) -> tuple[str, str]:
-    """Digests of what the packed file depends on: with the files' sizes, and with their times, too.
+    """Two digests of what the packed file depends on: with the files' sizes; and their times, too.
 
-    Copies of the same files have other times, so the packed file has only the first. The second
-    tells whether what a killed process has packed is still what the files hold.
+    The packed file stores the first, since copies of the files have other times. The journal stores
+    the second: what a killed process has packed is kept only if the files haven't changed.
     """
     made_by = [features.version("pil"), features.version("jpg")]
     said = [asdict(options), made_by, table.classes, table.part_names]
@@ -281,8 +281,8 @@ def _is_up_to_date(
 ) -> bool:
     """Whether a file is the one that would be packed.
 
-    The plan knows the sizes of files only, and turning a photo upright, for one, may leave its
-    size: those that were written after the packed file are encoded again.
+    The plan has only the files' sizes, and an edit such as turning a photo might keep its size. So
+    files that were written after the packed file are encoded again, and compared.
     """
     try:
         found, packed = PackedFile(target), target.stat().st_mtime_ns

@@ -1,6 +1,6 @@
 """Packed images: one safetensors file of encoded images with their classes, names and checksums.
 
-`densekd.data.pack` writes it. The file is mapped into memory, so processes share it, and only the
+`densekd.data.pack` writes the file. It is mapped into memory, so processes share it, and only the
 images that are read take memory.
 """
 
@@ -26,13 +26,13 @@ from densekd.data.scenario import read_names
 from densekd.files import DamagedFile, expand_home
 
 FORMAT = "densekd-packed-1"
-# The length of the header with the eight bytes before it: the images begin at a page.
+# The length of the header, with the eight bytes before it, so that the images begin at a page.
 HEADER_BYTES = 4096
-# The tensors in their order, each of one dimension. Safetensors calls them by these types.
+# The tensors in the file's order, all of one dimension, with safetensors' names of their types.
 TENSORS = {
-    "images": "U8",  # one encoded image after the other, padded to eight bytes
+    "images": "U8",  # one encoded image after the other; the end is padded to eight bytes
     "ends": "I64",  # [n + 1], where each image begins, and where the last ends
-    "name_ends": "I64",  # [n + 1], likewise in names
+    "name_ends": "I64",  # [n + 1], the same for names
     "checksums": "U32",  # [n], CRC-32
     "labels": "I32",  # [n], positions in classes
     "names": "U8",  # PART/CLASS/FILE of each image, one after the other
@@ -48,7 +48,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class PackedFile(FileContents):
-    """The images of a packed file, by place.
+    """The encoded images of a packed file, as a sequence.
 
     Raises:
         DamagedFile: it isn't a packed file, or its index isn't what was written.
@@ -62,7 +62,7 @@ class PackedFile(FileContents):
         try:
             names = json.loads(self._tensors["classes"].tobytes())
             self.classes, self.part_names = tuple(names["classes"]), tuple(names["parts"])
-            "".join(self.classes + self.part_names).encode()  # or raise, also for a lone surrogate
+            "".join(self.classes + self.part_names).encode()  # raises unless all are valid text
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise _damaged(path, "its classes can't be read") from error
         self._check()
@@ -92,14 +92,14 @@ class PackedFile(FileContents):
         return content
 
     def _check(self) -> None:
-        """Raise unless all positions are within what they point into."""
+        """Raise `DamagedFile` if a position in the index points outside of its target."""
         count, own = len(self.ends) - 1, self._tensors
         one_each = all(len(own[k]) == count for k in ("checksums", "labels", "parts"))
         rising = all(
             len(ends) == count + 1 > 0
             and ends[0] == 0
             and ends[-1] <= len(own[of])
-            # Compared, not subtracted, since a difference of forged numbers may overflow.
+            # Compare, don't subtract: the difference of forged numbers may overflow.
             and bool((ends[1:] >= ends[:-1]).all())
             for ends, of in ((self.ends, "images"), (own["name_ends"], "names"))
         )
@@ -120,7 +120,7 @@ def load_packed(
     classes_file: Path | None = None,  # a text file of the classes to load, one per line
     seed: int = 0,  # draws the test images of a folder that wasn't divided
 ) -> Dataset:
-    """Load the images of a file that `densekd.data.pack` wrote; they stay in it."""
+    """Load a file that `densekd.data.pack` wrote; its images stay in the file."""
     chosen = None if classes_file is None else read_names(classes_file)
     return packed_dataset(open_packed(path), image_size, chosen, seed)
 
@@ -128,7 +128,7 @@ def load_packed(
 def packed_dataset(
     packed: PackedFile, image_size: int, only: Sequence[str] | None, seed: int = 0
 ) -> Dataset:
-    """Make a data set of a packed file, perhaps with ``only`` some classes, in that order."""
+    """Make a data set of a packed file, or of ``only`` some of its classes, in that order."""
     if image_size < 1:
         raise ValueError(f"image_size must be at least 1, not {image_size}.")
     table = divided(packed.table(), seed)
@@ -144,7 +144,7 @@ def packed_dataset(
 
 
 def open_packed(path: str | Path) -> PackedFile:
-    """Open a packed file that the user named; raise a `ValueError` if that is impossible."""
+    """Open a packed file that the user named; raise a `ValueError` if it can't be opened."""
     path = expand_home(path)
     try:
         return PackedFile(path)
@@ -162,7 +162,7 @@ def _map_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
             raise _damaged(path, "it isn't a regular file")
         head = file.read(HEADER_BYTES)
         spans, facts = _spans(path, head, found.st_size)
-        # Read, not mapped: pages of names that nothing else looks at would count as memory in use.
+        # Read, not mapped: else all pages of the index would count as memory in use.
         file.seek(spans["images"][1])
         if hashlib.file_digest(file, "sha256").hexdigest() != facts.get("index_sha256"):
             raise _damaged(path, "its index isn't what was written")
@@ -177,7 +177,7 @@ def _map_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _spans(path: Path, head: bytes, size: int) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Where each tensor begins and ends in the file, without gaps, and the facts of the header."""
+    """Where each tensor begins and ends in the file, and the header's facts; checks both."""
     try:
         said_bytes = struct.unpack_from("<Q", head)[0]
         whole = said_bytes == HEADER_BYTES - 8 == len(head) - 8

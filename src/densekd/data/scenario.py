@@ -1,4 +1,4 @@
-"""A data set as a sequence of tasks, each with new classes, and the orders of classes."""
+"""Scenarios: a data set as a sequence of tasks with new classes each, and class orders."""
 
 import operator
 import re
@@ -17,10 +17,10 @@ from densekd.data.dataset import Dataset, Split
 from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
 from densekd.seeds import fixed_random_state
 
-# A function of one's own gets the class names, and returns them, or their positions, in order.
+# A custom function gets the class names, and returns these or their positions in learning order.
 OrderFunction = Callable[[Sequence[str]], Sequence[str] | Sequence[int]]
 Order = int | Literal["natural", "icarl"] | Path | OrderFunction
-# The number of classes of each task, the names of its classes, or a file of these names.
+# For each task the number of its classes or their names; or a file of these names.
 Tasks = Sequence[int] | Sequence[Sequence[str]] | Path
 
 
@@ -28,7 +28,7 @@ Tasks = Sequence[int] | Sequence[Sequence[str]] | Path
 class Task:
     """New classes with their images.
 
-    A label is the rank of its class in learning order over all tasks: the classes of this task are
+    A label is the rank of its class in learning order over all tasks: the labels of this task are
     ``first`` to ``first + len(classes) - 1``. So each task's logits are one block.
 
     Example:
@@ -173,7 +173,7 @@ def task_sizes(
     """Return the number of classes of each task; see `Scenario.of`.
 
     Raises:
-        ValueError: the classes can't be divided so; the message names what is possible.
+        ValueError: the classes can't be divided like this; the message says what is possible.
     """
     if (steps is None) == (increment is None):
         raise ValueError("Give either steps or increment, and not both.")
@@ -222,7 +222,7 @@ def class_order(dataset: Dataset, order: Order) -> list[int]:
 def _own_order(name: str, order: OrderFunction, classes: Sequence[str]) -> list[int]:
     if not callable(order):
         raise OwnPartError(f"{name} must be a function of the class names, not {order!r}.")
-    # A resumed run asks again, and so does every rank: they must get the same order.
+    # A resumed run calls it again, and so does every rank: all must get the same order.
     with explain_errors(name), fixed_random_state():
         wanted = list(order(classes))
     if all(isinstance(name, str) for name in wanted):
@@ -253,7 +253,7 @@ def seeded_order(classes: int, seed: int) -> list[int]:
 def icarl_order(images_per_class: Sequence[int]) -> list[int]:
     """Return the first order of iCaRL, PODNet and AFC: 87, 0, 52, 58, 44, ... on CIFAR-100.
 
-    It has the seed 1993, too, but their code happens to shuffle each class's images before it.
+    The seed is 1993 here, too, but their code first shuffles the images of each class by it.
     """
     random = np.random.RandomState(1993)
     for images in images_per_class:
@@ -296,7 +296,7 @@ def read_tasks(path: Path) -> list[list[str]]:
 
 
 def _ids(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
-    """The ids of ``wanted`` classes, which must be all ``names``, each once."""
+    """The ids of the ``wanted`` classes; raises ValueError unless they are all ``names`` once."""
     ids = {name: i for i, name in enumerate(names)}
     unknown = [name for name in wanted if name not in ids]
     if unknown:
@@ -322,7 +322,7 @@ def _divide(classes: int, parts: int, what: str, of: str) -> int:
 
 
 def _nearest(total: int, wanted: int) -> str:
-    """The divisors of ``total`` next to ``wanted``, as words."""
+    """The divisors of ``total`` just below and above ``wanted``, as text."""
     divisors = [n for n in range(1, total + 1) if total % n == 0]
     below = [n for n in divisors if n < wanted][-1:]
     above = [n for n in divisors if n > wanted][:1]

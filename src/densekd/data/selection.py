@@ -11,12 +11,12 @@ from densekd.parts import OwnPartError, explain_errors, find, is_reference, spok
 from densekd.seeds import fixed_random_state
 
 Selection = Literal["random", "herding", "greedy"]
-# A selection of one's own: from the features [n, D] of a class's images and the number of exemplars
-# to the positions of the selected images, the most wanted first.
+# A custom selection gets the features [n, D] of a class's images and the number of exemplars, and
+# returns the positions of the selected images, the most wanted first.
 SelectionPolicy = Callable[[Tensor, int], Tensor | Sequence[int]]
 # iCaRL's code stops after this many picks, repeated ones included.
 _MOST_PICKS = 1000
-# Numbers of features that are selected from at once: 256 MB.
+# The most feature values, in float64, to select from at once: 256 MB.
 _MOST_NUMBERS = 1 << 25
 
 
@@ -37,13 +37,13 @@ def select(
     count: int,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """Select ``count`` images of each class, all if there are fewer, the most wanted first.
+    """Select ``count`` images of each class, or all if there are fewer, the most wanted first.
 
     Args:
         selection: any but ``random``, which needs no features.
         features: ``[n, D]`` of each class.
-        count: of images to select of each class.
-        generator: seeds a function of one's own.
+        count: the number of images to select of each class.
+        generator: seeds a custom function.
     """
     if callable(selection):
         return _own_order(selection, features, count, generator)
@@ -54,7 +54,7 @@ def select(
 def _own_order(
     policy: SelectionPolicy, rows: list[Tensor], count: int, generator: torch.Generator
 ) -> list[Tensor]:
-    """The positions that a function of one's own selects of each class, checked."""
+    """Call a custom function for each class, and check the positions that it returns."""
     name = getattr(policy, "__name__", type(policy).__name__)
     orders = []
     for features in rows:
@@ -85,9 +85,9 @@ def _own_order(
 def herding(features: list[Tensor], count: int) -> list[Tensor]:
     """Select images by iCaRL's herding, for many classes at once.
 
-    With L2-normalised features and their mean mu, pick the largest product with w, which starts as
-    mu, and add mu minus the picked feature to w, even if it was picked before. The order is that of
-    first picks; images that were never picked follow by their product with mu.
+    Features are L2-normalised, mu is their mean, and w starts as mu. Each pick is the feature with
+    the largest product with w, even if it was picked before; then mu minus that feature is added to
+    w. Images are ordered by their first pick; those never picked follow by their product with mu.
 
     Takes features ``[n, D]`` of each class, and returns indices ``[min(count, n)]`` of each.
     """
@@ -100,7 +100,7 @@ def herding(features: list[Tensor], count: int) -> list[Tensor]:
     for pick in range(_MOST_PICKS):
         unfinished = (first[open_] < _MOST_PICKS).sum(1) < wanted[open_]
         if not bool(unfinished.all()):
-            # Drop finished classes, since a class of many equal images may take long.
+            # Drop finished classes, since one with many equal images may go on for long.
             open_ = open_[unfinished]
             rows, mean, weight, present = (x[unfinished] for x in (rows, mean, weight, present))
         if len(open_) == 0:
@@ -142,7 +142,7 @@ def _in_parts(features: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise and pad features to ``[classes, most images, D]``; mark real rows; average them."""
+    """Return normalised features, padded to ``[classes, most, D]``, a mask of real rows, means."""
     rows = torch.nn.utils.rnn.pad_sequence(
         [normalize(f.detach().double().cpu(), dim=1) for f in features], batch_first=True
     )

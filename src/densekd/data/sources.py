@@ -43,7 +43,7 @@ class DataSource:
 
     usage: str  # how users write it; the part after a colon is the loader's first argument
     summary: str
-    load: Callable[..., Dataset]  # its keywords say which of `SourceOptions` it takes
+    load: Callable[..., Dataset]  # its keywords are those of `SourceOptions` that it takes
 
 
 _SOURCES = (
@@ -76,16 +76,17 @@ SOURCES = {source.usage.partition(":")[0]: source for source in _SOURCES}
 class SourceOptions:
     """Options of a source besides its name."""
 
-    data_dir: Path | None = None  # where CIFAR is or is downloaded to; see `data_dir`
-    # Height and width for folders and ImageNet (224 unless given) and for the hub (that of the
-    # first image unless given).
+    data_dir: Path | None = None  # the folder for downloads, such as CIFAR; see `data_dir`
+    # Height and width. Unless given, 224 for folders and ImageNet; for the hub, that of the first
+    # image.
     image_size: int | None = None
     classes_file: Path | None = None  # a text file of the classes to load, one per line
     seed: int = 0  # draws the test images of folders and hub data that aren't divided
-    image_column: str | None = None  # needed for hub data with several
-    label_column: str | None = None  # needed for hub data with several
+    image_column: str | None = None  # needed for hub data with several image columns
+    label_column: str | None = None  # needed for hub data with several label columns
     download: bool = True  # download CIFAR if it is missing
-    # Decode images of folders and ImageNet if they need no more than this; 0 leaves them in files.
+    # Decode the images of folders and ImageNet into memory if they need no more than this; 0 leaves
+    # them in their files.
     memory_bytes: int | None = None
 
 
@@ -97,7 +98,7 @@ def load(
 ) -> Dataset:
     """Load the data set of that name, such as ``digits``, ``folder:PATH`` or ``mine.py:flowers``.
 
-    Raises a `ValueError` for an unknown name, and for an option that the source doesn't use.
+    Raises a `ValueError` for an unknown name, or for an option that the source doesn't use.
 
     Example:
         >>> import densekd
@@ -126,8 +127,7 @@ _FIXED_CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "imagenet100": 1
 def count_classes(name: str, classes_file: Path | None = None) -> int | None:
     """Count the classes of a source without decoding its images.
 
-    None if that is unknown, as for the hub's data and for data of one's own, or if the source
-    can't be read.
+    None if the number is unknown, as for hub data and custom data, or if the source can't be read.
     """
     if is_reference(name):
         return None
@@ -135,9 +135,9 @@ def count_classes(name: str, classes_file: Path | None = None) -> int | None:
     try:
         if classes_file is not None:
             return len(read_names(classes_file))
-        fixed = _FIXED_CLASSES.get(kind.partition("-")[0])  # imagenet100-ccil has 100, too
+        fixed = _FIXED_CLASSES.get(kind.partition("-")[0])  # imagenet100-ccil also has 100
         return fixed or _count(kind, expand_home(argument))
-    except ValueError:  # the run will say what is wrong
+    except ValueError:  # the run will report what is wrong
         return None
 
 
@@ -174,7 +174,7 @@ def find_source(name: str, classes_file: Path | None = None) -> FoundImages | Pa
 def source_digest(name: str) -> str | None:
     """Hash a source's file, or the names and sizes of the files in its folder.
 
-    It tells whether they have changed. None if they can't be read, and for any other source.
+    A different hash tells that they have changed. None if they can't be read, or for other sources.
     """
     kind, argument = parse(name)
     try:
@@ -204,7 +204,7 @@ def data_dir(given: Path | None = None) -> Path:
 def parse(name: str) -> tuple[str, str]:
     """Split a source's name at the colon, such as into ``("folder", "PATH")``, and check it.
 
-    One of the user's own has the kind ``own``.
+    Custom data has the kind ``own``. Raises ValueError for an unknown or incomplete name.
     """
     if is_reference(name):
         return "own", name

@@ -9,7 +9,7 @@ from torch import Tensor
 from densekd.data.dataset import Split
 from densekd.seeds import RandomStream, Seeds
 
-# The share of each class to test on if a data set isn't divided.
+# The share of each class to test on if a data set has no test images.
 TEST_FRACTION = 0.2
 # Rare classes are oversampled to this share of the largest class, within this many repeats.
 _LEAST_SHARE = 1 / 4
@@ -62,9 +62,9 @@ def held_out(
 ) -> Tensor:
     """Draw test or validation images of each class, from a stream of the seed.
 
-    A class of several images has at least one on either side; a single image is trained on. Each
-    class is drawn by itself, so adding a class changes no other. The number is a ``fraction`` of a
-    class, computed as if it had at most ``most`` images.
+    A class of several images keeps at least one on either side, unless ``fraction`` is 0; a single
+    image is trained on. Each class is drawn by itself, so adding a class changes no other. The
+    number is a ``fraction`` of a class, computed as if it had at most ``most`` images.
 
     Returns:
         bool ``[n]``, True where an image is held out.
@@ -81,5 +81,5 @@ def held_out(
 
 
 def held_count(images: int, fraction: float) -> int:
-    """Return how many images of a class to hold out: never all, and at least one of several."""
+    """How many of a class's images to hold out: never all; of several, 1 unless fraction is 0."""
     return max(0, min(max(1, round(images * fraction)), images - 1)) if fraction else 0

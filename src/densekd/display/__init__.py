@@ -1,1 +1,1 @@
-"""What is shown while work goes on: live progress, tables and numbers, and the answer to Ctrl-C."""
+"""Terminal output: live progress, tables and numbers, and the response to Ctrl-C."""

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Where torchrun, SLURM and Fabric tell a process its number, which is 0 in all for the first only.
+# Variables in which torchrun, SLURM and Fabric number processes; only the first has 0 in all.
 _RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
 
 
 class Interrupts:
     """A context that notes the first signal. A later Ctrl-C raises KeyboardInterrupt.
 
-    Only the main thread gets signals; in another the context notes none.
+    Only the main thread gets signals; in other threads the context notes none.
     """
 
     current: "Interrupts | None" = None  # the open context
@@ -52,7 +52,7 @@ class Interrupts:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupts]:
-    """The interrupts that a command notes already, or those of this context."""
+    """Give the `Interrupts` that are open in this thread, or open new ones."""
     main = threading.current_thread() is threading.main_thread()
     if main and Interrupts.current is not None:
         yield Interrupts.current
@@ -62,5 +62,5 @@ def interruptible() -> Iterator[Interrupts]:
 
 
 def first_process() -> bool:
-    """Whether this is the first of the processes that share a run, by the launcher's numbers."""
+    """Whether the launcher numbered this process as the first of those that share a run."""
     return all(os.environ.get(name, "0") == "0" for name in _RANKS)

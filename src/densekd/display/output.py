@@ -21,7 +21,7 @@ from densekd.training.callbacks import forward_warnings
 if TYPE_CHECKING:
     from densekd.model.store import Update
 
-# Without a terminal, progress is printed as lines, at most one in this time.
+# Without a terminal, progress is printed as lines, at most one in so many seconds.
 _SECONDS_PER_LINE = 10.0
 
 
@@ -74,9 +74,9 @@ def what_it_did(update: "Update", noun: str = "", most: int = 3) -> str:
     """What an update did: ``learned cat, dog, and more of owl, from 30 images``.
 
     Args:
-        update: which may have taught new classes, more of known ones, both, or nothing.
-        noun: what it learned from; their number is left out if this is.
-        most: the number of names to list.
+        update: it may have taught new classes, more images of known ones, both, or nothing.
+        noun: the word for what it learned from, such as ``image``; if empty, no number is given.
+        most: the number of names to list; see `name_list`.
     """
     if update.edit is not None:
         return str(update.edit)
@@ -117,7 +117,7 @@ class Pace:
 def show_progress(
     label: str, unit: Literal["bytes", "images"]
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show progress on stderr as a bar, or as lines in a file; call the result with done, total."""
+    """Give a function of done and total that shows progress on stderr, as a bar or as lines."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         pace = Pace()
@@ -132,13 +132,13 @@ def show_progress(
     text = bars.TextColumn("{task.description}", markup=False)
     columns = (text, bars.BarColumn(), amount, bars.TimeRemainingColumn())
     with bars.Progress(*columns, console=screen, transient=True) as bar:
-        # Hidden until there is progress: some sources are read at once.
+        # Hidden until there is progress: some sources are read in no time.
         task = bar.add_task(label, total=None, visible=False)
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 def share(done: int, total: int) -> str:
-    """How much is done: 30 of 120 (25%), or only 30 if the total is 0, that is unknown."""
+    """How much is done: 30 of 120 (25%), or only 30 if the total is unknown, given as 0."""
     return f"{number(done)} of {number(total)} ({done / total:.0%})" if total else number(done)
 
 

@@ -25,7 +25,7 @@ class Bars(bars.Progress):
         label = bars.TextColumn("{task.description}", markup=False)
         amount = bars.TextColumn("{task.fields[amount]}", markup=False)
         super().__init__(label, bars.BarColumn(width), amount, console=console, transient=True)
-        self._area: Any = None  # of a notebook's output, which is replaced in place
+        self._area: Any = None  # handle of a notebook's output, to replace it in place
         self._shown = 0.0
 
     def start(self) -> None:
@@ -38,14 +38,14 @@ class Bars(bars.Progress):
         self._area = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         if self._area is None:
             super().stop()
         else:
             self._area.update({"text/html": "", "text/plain": ""}, raw=True)
 
     def update(self, *changes: Any, **fields: Any) -> None:
-        """Change a bar; a notebook has no thread that would draw it."""
+        """Change a bar; in a notebook also draw it, because no thread does."""
         super().update(*changes, **fields)
         if self._area is not None and time.monotonic() - self._shown > _SECONDS_PER_DRAWING:
             self.refresh()
@@ -73,7 +73,7 @@ class Bar(Bars):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, width=32)
-        # Hidden until there is something to show; a short run may never get there.
+        # Hidden until there is something to show, which might never be in a short run.
         self.task = self.add_task("", total=None, visible=False, amount="")
 
     def draw(self, label: str, done: int = 0, total: int = 0, amount: str = "") -> None:
@@ -139,11 +139,11 @@ class Display:
 
     @property
     def stopping_note(self) -> str:
-        """The answer to a signal."""
+        """The message shown after a signal."""
         return "Stopping after this batch; press Ctrl-C to quit at once."
 
     def acknowledge(self) -> None:
-        """Answer a signal from within its handler, where the console may be in use."""
+        """Show the message from the signal handler; avoid the console, which may be in use."""
         if self.bars is not None:
             self.bars.details = self.stopping_note
         elif not self.console.quiet:

@@ -25,7 +25,7 @@ _AnyConfig = Config | CompressionConfig
 def run_display(config: _AnyConfig, *, quiet: bool) -> Iterator[RunObserver]:
     """Show the progress of a run, and stop it on Ctrl-C.
 
-    Of several processes that share a run, only the first speaks.
+    Of several processes that share a run, only the first shows it.
     """
     quiet = quiet or not first_process()
     with interruptible() as interrupts, display_target(quiet, Bar) as target:
@@ -69,7 +69,7 @@ class RunDisplay(Display, RunObserver):
         self.describe_task(number)
 
     def shared_base(self, waiting: bool) -> None:
-        """Say where the base task comes from, and show that it is being waited for."""
+        """Say that another run has trained the base task or teacher, or is training it now."""
         base, kind = self.wording.base, self.wording.kind
         if waiting:
             self.say(f"Waiting for another process that is training the same {base}.")
@@ -104,7 +104,7 @@ class RunDisplay(Display, RunObserver):
 
     @property
     def stopping_note(self) -> str:
-        """The answer to a signal: with several processes, they agree to stop once an epoch."""
+        """The message shown after a signal; several processes stop only at the end of an epoch."""
         note = super().stopping_note
         return note if self.config.engine.ranks == 1 else note.replace("batch", "epoch")
 
@@ -194,7 +194,7 @@ class _CompressionWording:
 
 
 def _pixels(config: Config, tasks: Sequence[Task]) -> str:
-    """The size that images in files are brought to; empty for data that comes in one size."""
+    """The size that image files are brought to, in words; empty for data that has a fixed size."""
     if config.data.source.partition(":")[0] in ("digits", "cifar10", "cifar100", "npz"):
         return ""
     height, width = image_shape(tasks[0].train.images)

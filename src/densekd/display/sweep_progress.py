@@ -47,7 +47,7 @@ class SweepDisplay(Display, SweepObserver):
         self.describe(" · ".join(self.counts()))
 
     def job_event(self, job: SweepJob, event: JobEvent) -> None:
-        """Show what is new. A warning that several jobs give is shown once."""
+        """Show an event. A warning that several jobs give is shown once."""
         name = output.safe(job.label)
         if isinstance(event, JobWarning):
             if event.text not in self.warned:
@@ -112,7 +112,7 @@ class SweepDisplay(Display, SweepObserver):
 
     @property
     def stopping_note(self) -> str:
-        """The answer to a signal."""
+        """The message shown after a signal."""
         return "Stopping all runs after their current batch; press Ctrl-C to quit at once."
 
 
@@ -162,7 +162,7 @@ def left_out(sweep: SweepPlan) -> list[str]:
 
 
 def show_outcome(record: SweepRecord, console: Console) -> None:
-    """What each run reached, how long it took, and what failed."""
+    """Print each run's result and time, the picked values, and what failed."""
     sweep, measure = record.sweep, record.sweep.experiment.measure
     percents = measure != "seconds"
     searched = ("validation %",) if sweep.experiment.search is not None else ()

@@ -20,9 +20,9 @@ def new_class_bce(logits: Tensor, labels: Tensor, old: int) -> Tensor:
     """Return iCaRL's loss on the outputs of new classes, whose targets are the labels.
 
     ``-1 / (B seen) sum_x sum_{c >= old} [y = c] log g_c + [y != c] log(1 - g_c)``, g the sigmoids
-    of the logits ``[B, seen]``, whose first columns are the ``old`` classes. Together with
-    `old_class_bce` it is the mean over images and all outputs; so it is alone in the base task,
-    where ``old`` is 0. For an image of an old class all new classes are wrong.
+    of the logits ``[B, seen]``, whose first columns are the ``old`` classes. Its sum with
+    `old_class_bce` is the mean over images and all outputs; in the base task, where ``old`` is 0,
+    it is that mean by itself. For an image of an old class, all targets are 0.
     """
     check_labels(logits, labels, old)
     logits = widened(logits)
@@ -35,7 +35,7 @@ def old_class_bce(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """Return iCaRL's loss on the outputs of old classes, whose targets are the teacher's sigmoids.
 
     ``-1 / (B seen) sum_x sum_{c < old} q_c log g_c + (1 - q_c) log(1 - g_c)``, g the student's and
-    q the teacher's sigmoids. All images count, exemplars too, whatever their labels. The logits
+    q the teacher's sigmoids. All images count, including exemplars; labels aren't used. The logits
     are ``[B, seen]``, the teacher's ``[B, old]``.
     """
     check_matrix("student's logits", logits)
@@ -103,8 +103,8 @@ def margin_ranking(
 
     ``max(0, margin - s_y + s_j)``, the mean over the images of old classes and, for each, over the
     k new classes j (or all, if there are fewer) with the largest cosines s. The cosines,
-    ``[B, seen]``, are unscaled, and their first columns are the ``old`` classes. It is 0 with no
-    gradient if no image is of an old class.
+    ``[B, seen]``, are unscaled, and their first columns are the ``old`` classes. Without an image
+    of an old class, the loss and its gradient are 0.
     """
     check_labels(cosines, labels, old)
     if k < 1:

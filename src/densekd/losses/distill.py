@@ -19,13 +19,13 @@ Groups = Literal["whole", "each", "random", "every"]
 Reduction = Literal["pool", "element", "batch"]
 Direction = Literal["teacher", "student"]
 Single = Literal["keep", "resample"]
-# A function of bool masks [..., t]: lambda of Eq. 5 depends on the group, which the loss chooses.
+# Maps the bool masks [..., t] of groups to weights: lambda of Eq. 5 depends on the group.
 GroupWeights = Callable[[Tensor], Tensor]
 
-# `every` lists all groups of up to this many tasks to average them; beyond it uses the integral.
+# ``every`` lists and averages all groups of up to this many tasks; beyond, it uses the integral.
 _LISTED_TASKS = 10
-# The same where weights differ between groups or the direction is the student's (4095 groups);
-# beyond, groups are drawn, by default this often per image.
+# The same where weights or divisors differ between groups, or the direction is ``student`` (4095
+# groups); beyond, it draws `_DRAWS_FOR_EVERY` groups per image by default.
 _WEIGHTED_TASKS = 12
 _MOST_DRAWS = 10_000
 _DRAWS_FOR_EVERY = 8
@@ -55,8 +55,8 @@ class DenseDistillation(nn.Module):
     - ``pool``: the mean size of the groups, one constant (N for ``whole``, N/t for ``each``,
       ``TaskPool.mean_group_size`` for the others). All groups weigh alike, so ``random`` is an
       unbiased estimate of ``every``.
-    - ``element``: the size of each group, as torch's element-wise mean; a group of 2 classes
-      then weighs 25 times one of 50, which can diverge.
+    - ``element``: the size of each group, like torch's element-wise mean; a group of 2 classes
+      then weighs 25 times as much as one of 50, and training can diverge.
     - ``batch``: 1, the equations as written.
 
     ``skip_base`` and ``single`` exclude groups; they don't change the divisor.
@@ -153,7 +153,7 @@ class DenseDistillation(nn.Module):
         """
         pool = TaskPool(task_sizes)
         check_logits(student, teacher, pool)
-        # The teacher's width, not the sum of the sizes, which torch.compile may not know.
+        # The teacher's width, not the sum of the sizes, which torch.compile might not know.
         student = student[:, : teacher.shape[1]]
         teacher = teacher.detach()
         with _without_autocast(student.device.type):
@@ -203,7 +203,7 @@ class DenseDistillation(nn.Module):
             divergence = divergence * factors
         if self.groups != "each":
             return divergence.mean(-1)
-        # If the base is the only task and skipped there is no group: 0 instead of NaN.
+        # If the base task is skipped and no other was learned, there is no group: 0, not NaN.
         return divergence.sum(-1) / (1 if self.total else max(1, len(masks)))
 
     def _choose(
@@ -224,7 +224,7 @@ class DenseDistillation(nn.Module):
         return masks, masked_divergence(blocks, masks)
 
     def _draw(self, pool: TaskPool, generator: torch.Generator | None, batch: int) -> Tensor:
-        """Draw groups' masks, ``[G, t]``, or ``[B, G, t]`` if each image has groups of its own."""
+        """Draw groups' masks, ``[G, t]``, or ``[B, G, t]`` if they are drawn for each image."""
         draws, separate, why = self.draws or 1, self.per_image, "groups='random' draws groups"
         if self.groups == "every":
             draws, separate = self.draws or _DRAWS_FOR_EVERY, True

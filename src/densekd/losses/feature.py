@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from densekd.losses.checks import widened
 from densekd.precision import working_dtype
 
-# Features shorter than this are divided by it instead of by their length: a bounded gradient.
+# Features shorter than this are divided by it, not by their length, which bounds the gradient.
 _SHORTEST = 1e-6
 
 
@@ -37,7 +37,7 @@ def pod_spatial(student_maps: Sequence[Tensor], teacher_maps: Sequence[Tensor]) 
 
     p squares a map, sums it over its width and over its height, concatenates both for all
     channels, ``C (H + W)`` numbers, and divides them by their Euclidean norm. The maps,
-    ``[B, C, H, W]`` each, are the stages' last before their ReLU.
+    ``[B, C, H, W]`` each, are the last of each stage, before its ReLU.
     """
     _check_maps(student_maps, teacher_maps)
     pairs = zip(student_maps, teacher_maps, strict=True)
@@ -57,8 +57,8 @@ def channel_distance(
     """Return AFC's distance: ``w_c |q(x_c) - q(y_c)|``, the mean over images, channels, layers.
 
     q squares a channel of a map and divides its ``H W`` numbers by their Euclidean norm. The maps,
-    ``[B, C, H, W]`` each, are the stages' last. The importance w is ``[C]`` for each layer, scaled
-    by `normalised`.
+    ``[B, C, H, W]`` each, are the last of each stage. The importance w is ``[C]`` for each layer,
+    scaled by `normalised`.
     """
     _check_maps(student_maps, teacher_maps)
     channels = [list(x.shape[1:2]) for x in student_maps]
@@ -82,8 +82,8 @@ def _channels(maps: Tensor) -> Tensor:
 def channel_importance(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return one batch's share of AFC's channel importance: ``sum_x sum_{h, w} (dL / dx_c)^2``.
 
-    The gradients are of the classification loss in the stages' last maps, ``[B, C, H, W]`` each.
-    The result, ``[C]`` for each layer, is to be summed over batches and then `normalised`.
+    The gradients are of the classification loss with respect to each stage's last map,
+    ``[B, C, H, W]``. Sum the result, ``[C]`` for each layer, over batches; then use `normalised`.
     """
     for gradient in gradients:
         _check_map("gradients", gradient)

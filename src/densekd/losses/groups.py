@@ -1,7 +1,7 @@
 """The divergence on groups of tasks, from three numbers per task and image.
 
-A class's probability within a group is that of its task times that of the class within the task.
-So a group needs `Blocks` instead of all logits.
+A class's probability within a group is its task's probability within the group times its own within
+the task. So a group's divergence needs only `Blocks`, not all logits.
 """
 
 import functools
@@ -38,14 +38,14 @@ def _kept_layout(sizes: tuple[int, ...], device: torch.device) -> Layout:
 
 
 def layout_of(sizes: tuple[int, ...], device: torch.device) -> Layout:
-    """Return which columns are whose; cached, since copying to an accelerator synchronises."""
+    """Return the layout of these tasks; cached, since copying to an accelerator synchronises."""
     if torch.compiler.is_compiling():
         return _make_layout(sizes, device)
     return _kept_layout(sizes, device)
 
 
 class Blocks(NamedTuple):
-    """The numbers of each task, ``[B, t]``, that a group's divergence is computed from."""
+    """What a group's divergence is computed from: three numbers per image and task, ``[B, t]``."""
 
     a: Tensor  # lse of the teacher's logits
     b: Tensor  # lse of the student's logits
@@ -75,8 +75,8 @@ class Blocks(NamedTuple):
 def _divergence_terms(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return non-negative terms whose sum over a distribution is KL(p || q).
 
-    ``p (d + exp(-d) - 1)`` with ``d = log p - log q``: adds ``q - p``, which sums to zero, to
-    ``p d``. So nothing cancels where q is near p, neither here nor in the gradient, ``q - p``.
+    ``p (d + exp(-d) - 1)`` with ``d = log p - log q``, which is ``p d + (q - p)``; the added part
+    sums to zero. So nothing cancels where q is near p, neither here nor in the gradient, ``q - p``.
     """
     p, d = log_p.exp(), log_p - log_q
     near = d.clamp(-1, 1)
@@ -110,8 +110,8 @@ def masked_divergence(blocks: Blocks, masks: Tensor) -> Tensor:
 def listed_divergence(blocks: Blocks) -> Tensor:
     """Return the KL of every group, ``[B, 2^t - 1]`` in the order of `TaskPool.every`.
 
-    Each task doubles the list: the groups without it, itself, the groups joined with it. That
-    is O(1) for a group, and stable however far apart the blocks are.
+    Each task doubles the list: the groups without it, the task by itself, the groups joined with
+    it. That is O(1) for a group, and stable however far apart the blocks are.
     """
     lse_a, lse_b, kl = (x[:, :1] for x in blocks)
     columns = zip(*(x.split(1, dim=1) for x in blocks), strict=True)
@@ -156,8 +156,8 @@ class _Join(torch.autograd.Function):
 
 
 def _binary_divergence(x: Tensor, y: Tensor) -> Tensor:
-    """Return KL between two coins with log-odds x and y, precise where they are near."""
-    low = -x.abs()  # the rarer side of the teacher's coin
+    """Return KL of two Bernoulli distributions with log-odds x and y, precise for near x and y."""
+    low = -x.abs()  # the teacher's log-odds of its less likely outcome
     d = torch.where(x > 0, x - y, y - x)
     share = low.sigmoid()
     near = torch.log1p(share * torch.expm1(d.clamp(max=1)))

@@ -14,8 +14,8 @@ from torch.nn.functional import pad
 # The trapezoid rule's step. By the bound in docs/exact-dense-distillation.md the curvature of the
 # pool mean is off by at most 2 * w**2 * |Gamma(-iw)| = 3e-12, w = 2 pi / step.
 _STEP = 0.3
-# How far apart (in nats) two blocks must be for the lower one to stop mattering to the upper, and
-# how far the nodes reach to the left. The truncation error is at most exp(-28) = 7e-13.
+# How far apart (in nats) two blocks must be for the lower one to stop mattering to the upper; the
+# nodes reach half as far to the left. The truncation error is at most exp(-28) = 7e-13.
 _NATS = 28.0
 _LEFT = -_NATS / 2
 # exp(-exp(3.4)) = 1e-13: past this point on the right the lowest block has been integrated.
@@ -70,8 +70,8 @@ def _half_share(tasks: int) -> float:
 def _close_gaps(ordered: Tensor) -> tuple[Tensor, Tensor]:
     """Shorten wide gaps between blocks, which shifts ``F`` by a known amount and leaves ``W``.
 
-    The value of a set whose members are all below a wide gap moves with them; no other set depends
-    on them. So the cut counts with the probability of such a set.
+    If all members of a set are below a wide gap, its value moves with them; no other set's value
+    depends on them. So a cut changes ``F`` by its length times the probability of such a set.
 
     Takes rows ``[B, t]`` in descending order. Returns positions ``[B, t]`` that start at 0 and span
     at most ``_span(t)``, and by how much the cuts lower the mean, ``[B]``.
@@ -79,7 +79,7 @@ def _close_gaps(ordered: Tensor) -> tuple[Tensor, Tensor]:
     tasks = ordered.shape[-1]
     above = torch.arange(1, tasks, dtype=ordered.dtype, device=ordered.device)
     gaps = ordered[:, :-1] - ordered[:, 1:]
-    # Cumulated distances, clamped where more makes no difference, so that the sums stay exact.
+    # Cumulative distances, clamped where more makes no difference, so that the sums stay exact.
     depth = pad(gaps.clamp(max=4 * _NATS).cumsum(-1), (1, -1))
     # P(first member is i) e^(x_k - x_i), summed over i <= k: how much k matters to the sets above.
     needed = _NATS + (depth - math.log(2) * above).logcumsumexp(-1) - depth
@@ -96,7 +96,7 @@ def _span(tasks: int) -> float:
 
 
 def _integrate(x: Tensor, reach: float) -> tuple[Tensor, Tensor]:
-    """Compute `pool_log_sum_exp` of blocks, all above ``-reach``, whose groups average to 1."""
+    """Compute `pool_log_sum_exp` of blocks above ``-reach`` whose mean group sum is 1."""
     tasks = x.shape[-1]
     nodes = math.ceil((_RIGHT + reach - _LEFT) / _STEP) + 1
     r = _LEFT + _STEP * torch.arange(nodes, dtype=x.dtype, device=x.device)
@@ -115,7 +115,7 @@ def _integrate(x: Tensor, reach: float) -> tuple[Tensor, Tensor]:
         value += (mean - (product - empty)).sum(0)
         gradient += z.mul_(q).div_(factor).mul_(product).sum(1)
     gradient *= _STEP
-    # The nodes are placed by the mean group sum, which moves with x; so the gradient sums to 1.
+    # The mean group sum places the nodes and moves with x: add that part, so the sum becomes 1.
     gradient += (1.0 - gradient.sum(0)) * _half_share(tasks) * columns[:, 0].exp()
     return _STEP * value, gradient.T
 

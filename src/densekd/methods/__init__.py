@@ -1,1 +1,1 @@
-"""What learning methods are made of."""
+"""Learning methods and their parts: terms, phases, schedules and published settings."""

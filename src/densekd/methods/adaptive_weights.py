@@ -101,7 +101,7 @@ class AdaptiveWeights:
     def replace_old(self, vectors: Tensor, sizes: Sequence[int] | None = None) -> None:
         """Replace the vectors of all learned tasks, ``[old classes, D]``, by recomputed ones.
 
-        ``sizes`` are the numbers of classes of the tasks, unless they are as before.
+        ``sizes`` are the numbers of classes of the tasks, by default as before.
         """
         sizes = [len(task) for task in self._tasks] if sizes is None else sizes
         if len(vectors) != sum(sizes):
@@ -197,13 +197,13 @@ class _Means(NamedTuple):
     sizes: Tensor  # [t], the number of classes of each task
     new: Tensor  # [D], the mean class vector of the new classes
     added: Tensor  # the number of new classes
-    unit: Tensor  # what s is divided by
+    unit: Tensor  # what s is divided by: 1, or s of all old classes
 
     def classes(self, masks: Tensor) -> Tensor:
         """How many classes the groups have."""
         return masks.to(self.sizes.dtype) @ self.sizes
 
     def distance(self, masks: Tensor) -> Tensor:
-        """From the groups' mean class vectors to that of the new classes."""
+        """The distance from the groups' mean class vectors to that of the new classes."""
         mean = (masks.to(self.sums.dtype) @ self.sums) / self.classes(masks)[..., None]
         return (mean - self.new).square().sum(-1).sqrt()

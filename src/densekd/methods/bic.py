@@ -25,7 +25,7 @@ class BicOptions:
     held_out: float = 0.1
 
 
-# LargeScaleIncrementalLearning, imagenet_main.py. Only gamma decays, which is a term.
+# LargeScaleIncrementalLearning, imagenet_main.py. Only gamma decays, by the term `Unbiased`.
 BIAS_STAGE = stepped(200, 0.1, milestones=(60, 120, 160, 180), weight_decay=0.0, batch_size=256)
 
 
@@ -44,8 +44,8 @@ class NewShare(CrossEntropy):
 class OldShare(Term):
     """Soft cross-entropy over the old classes, times their share: ``old / seen``.
 
-    The student's old logits are not corrected in stage 1, since growing resets the correction. The
-    teacher's are.
+    In stage 1 the teacher's logits are corrected. The student's old logits are not, since growing
+    resets the correction.
     """
 
     needs_teacher = needs_old_tasks = takes_mixup = True
@@ -53,7 +53,7 @@ class OldShare(Term):
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
-        check_temperature(temperature)  # before the base task is trained, which doesn't need it
+        check_temperature(temperature)  # fail now, not after the base task, which doesn't use it
         self.temperature = temperature
         soft = f"softmax(t_old/{temperature:g}), softmax(z_old/{temperature:g})"
         self.formula = f"(old/seen) CE({soft}), t the teacher's logits"

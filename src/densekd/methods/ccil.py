@@ -28,7 +28,7 @@ class CcilOptions:
     # --num-sd: how often the base task is trained again with its own result as the teacher; CCIL's
     # is 1 on CIFAR, 4 on ImageNet-100 and 2 on ImageNet.
     generations: int = 0
-    self_weight: float = 10.0  # --lamda-sd: of that teacher
+    self_weight: float = 10.0  # --lamda-sd: of the distillation from that teacher
     # --mixup-alpha: blends the base task's images by shares from Beta(mixup, mixup); CCIL's is 0.1.
     mixup: float = 0.0
     heavy_augmentation: bool = False  # --aug: also Cutout and AutoAugment in the base task

@@ -13,12 +13,12 @@ from densekd.methods.registry import baseline_of
 from densekd.methods.schedule import DIGITS_SCHEDULE, Schedules, same_for_all, stepped
 from densekd.parts import is_reference
 
-# "strong-decay" is the paper's with CCIL's weight decay, which gets nearer to the accuracy that
-# both publish for the base task (docs/results.md).
+# "strong-decay" is "paper" with CCIL's weight decay, which gets nearer to the accuracy that both
+# publish for the base task (docs/results.md).
 Preset = Literal["paper", "strong-decay", "ccil"]
 _STRONG_DECAY = 5e-4
 
-# The height and width of images in files, unless given; those of hub data are only known later.
+# The default height and width of images in files; 0 for hub data, whose size is only known later.
 _IMAGE_SIZES = {"folder": FOLDER_IMAGE_SIZE, "packed": FOLDER_IMAGE_SIZE, "hub": 0}
 _LARGEST_SMALL = 64
 _LARGEST_DIGITS = 16
@@ -27,7 +27,7 @@ _LARGEST_DIGITS = 16
 class _Usual(NamedTuple):
     """The defaults of the paper's methods for one kind of data.
 
-    lambda_base is CCIL's for its rule, and the paper's; docs/decisions/012 and 016 say why.
+    lambda_base is CCIL's with CCIL's rule, else the paper's; docs/decisions/012 and 016 say why.
     """
 
     network: str
@@ -40,7 +40,7 @@ _ON_IMAGENET = Schedules(
     stepped(70, 0.1, milestones=(30, 60)), stepped(40, 0.01, milestones=(25, 35))
 )
 _USUAL: dict[DataKind, _Usual] = {
-    # A tenth of CIFAR-100's classes, and longer features.
+    # Smaller lambdas: digits have a tenth of CIFAR-100's classes, and longer features.
     "digits": _Usual("resnet8", same_for_all(DIGITS_SCHEDULE), 0.5, 0.2),
     "small": _Usual("resnet32", Schedules(), DenseOptions.lambda_base, 20.0),
     "imagenet100": _Usual("resnet18", _ON_IMAGENET, 100.0, 100.0),
@@ -49,7 +49,7 @@ _USUAL: dict[DataKind, _Usual] = {
 
 
 def data_kind(source: str, image_size: int | None = None) -> DataKind:
-    """The kind of data that a source such as ``folder:PATH`` has, which decides the defaults.
+    """The kind of data of a source such as ``folder:PATH``; it decides the defaults.
 
     Folders, packed files and hub data of more than 64 pixels are large images, and get the settings
     of ImageNet-100.
@@ -68,8 +68,7 @@ def data_kind(source: str, image_size: int | None = None) -> DataKind:
 def kind_by_size(shortest: int) -> DataKind:
     """The kind of images whose source isn't known, by their shorter side in pixels.
 
-    Images as small as the digits of scikit-learn count as such, those of more than 64 pixels as
-    ImageNet-100.
+    Images of at most 16 pixels count as digits, those of more than 64 pixels as ImageNet-100.
     """
     if shortest > _LARGEST_SMALL:
         return "imagenet100"
@@ -77,15 +76,15 @@ def kind_by_size(shortest: int) -> DataKind:
 
 
 def default_augment(source: str, kind: DataKind) -> dict[str, Any]:
-    """The usual augmentation; a mirrored digit is no digit."""
+    """The usual augmentation; digits are not mirrored, since they would no longer be digits."""
     usual = {"padding": 1, "flip": False} if kind == "digits" else {"padding": 4, "flip": True}
     return {**usual, "crop": default_crop(source)}
 
 
 def default_crop(source: str) -> Crop:
-    """How training images are cropped: those of ImageNet and packed ones out of any part.
+    """The crop of training images: ``resized`` for ImageNet and packed files, else ``padded``.
 
-    It depends on the source and not on whether its images fit into memory.
+    It depends on the source, not on whether its images fit into memory.
     """
     name = source.partition(":")[0]
     large = name == "packed" or name.partition("-")[0] in ("imagenet", "imagenet100")
@@ -98,7 +97,7 @@ def default_lambda(
     """The default of ``lambda_base``, the weight of a dense distillation.
 
     ``constant`` says that lambda doesn't depend on the numbers of classes. ``schedules`` is the
-    kind of data whose schedules are used, if another than ``kind``.
+    kind of data whose schedules are used, if it isn't ``kind``.
     """
     by_itself = constant or method.endswith("-adaptive")
     usual = _USUAL[kind]
@@ -110,16 +109,16 @@ def default_lambda(
 
 
 def method_defaults(method: str, kind: DataKind, preset: Preset = "paper") -> Published[Any]:
-    """What goes with a method by default: schedules, network, selection and its own options.
+    """The defaults of a method: schedules, network, selection and its own options.
 
-    An unknown method gets the defaults of the paper's, whose schedules the preset chooses.
+    A method that isn't a baseline gets those of the paper's methods, with the preset's schedules.
     """
     baseline, usual = baseline_of(method), _USUAL[kind]
     if baseline is not None:
         found = baseline.published_for(kind)
         return dataclasses.replace(found, network=found.network or usual.network)
     schedules = usual.schedules
-    if preset == "ccil":  # which published none for digits
+    if preset == "ccil":  # CCIL published no schedules for digits
         schedules = CCIL.published["small" if kind == "digits" else kind].schedules
     elif preset == "strong-decay":
         decayed = functools.partial(dataclasses.replace, weight_decay=_STRONG_DECAY)

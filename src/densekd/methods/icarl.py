@@ -24,7 +24,7 @@ class IcarlOptions:
 class IcarlSoftmaxOptions:
     """The options of the iCaRL that UCIR compares itself with: class_incremental_cifar100.py."""
 
-    lambda_base: float = 0.25  # --beta: of the distillation, whatever the numbers of classes
+    lambda_base: float = 0.25  # --beta: of the distillation, for any numbers of classes
     temperature: float = 2.0  # --T
     predicts: Predictor = "nearest-mean"  # of exemplars, or by the ``head``; UCIR reports both
 
@@ -96,7 +96,7 @@ def _icarl(name: str, terms: dict[str, Term], predicts: Predictor, schedules: Sc
 
 def _published(schedule: Schedule) -> Published[IcarlOptions]:
     # The loss is a mean over all outputs, hence the high rate. A distillation that replaces part
-    # of it has to be as much smaller as the rate is higher than the usual 0.1.
+    # of it is divided by the factor by which the rate is higher than the usual 0.1.
     factor = 0.1 / schedule.lr
     return Published(IcarlOptions(), same_for_all(schedule), lambda_factor=factor)
 

@@ -1,4 +1,4 @@
-"""A method as a value (its losses, its phases, how it predicts), and what is known of it."""
+"""A method as a value (losses, phases, how it predicts), its published settings and its spec."""
 
 import dataclasses
 import functools
@@ -49,8 +49,8 @@ class Phase:
     trains: Trains = "all"
     slots: tuple[str, ...] | None = None  # the terms that count; None for all
     fixed_statistics: bool = False  # batch norm uses its running statistics, without updates
-    # The network ``before`` the task; or a frozen copy of the network it``self``, taken when the
-    # phase starts, also in the base task. The latter needs ``slots``.
+    # The network ``before`` the task; or ``self``, a frozen copy of the network being trained,
+    # taken when the phase starts, also in the base task. ``self`` needs ``slots``.
     teacher: TeacherSource = "before"
     augment: Strength = "usual"  # see `densekd.data.augment.Augment.of`
     # Blends images by shares from Beta(mixup, mixup); 0 for none. Only for terms that take blended
@@ -119,7 +119,7 @@ class Method:
     keeps: Keeps = "exemplars"  # ``everything`` replays all images, for an upper bound
     predicts: Predictor = "head"  # by the classifier, or by the nearest mean of exemplars
     imprints: bool = False  # new weights start from the old network's features of the new images
-    # The share of each class's exemplars that are never in the streams, for a phase on such data.
+    # The share of each class's exemplars kept out of the streams, for phases on ``held-out`` data.
     held_out: float = 0.0
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class Method:
             self._check_phase(phase, base)
 
     def _check_kinds(self) -> None:
-        """Refuse values of wrong types, which would fail somewhere else."""
+        """Refuse values of wrong types, which would fail later with an unclear error."""
 
         def refuse(what: str, wanted: str, given: object) -> None:
             raise ValueError(f"{self.name}: {what} must be {wanted}, not {type(given).__name__}.")
@@ -194,7 +194,7 @@ class Method:
     def check_replay(self) -> None:
         """Refuse terms that can't take the exemplars in merged batches.
 
-        Without exemplars such a method can be trained, so this is asked once the memory is known.
+        Without exemplars such a method can be trained, so check this once the memory is known.
         """
         for phase in self.increment:
             terms = {slot: term for slot, term in self.terms.items() if phase.counts(slot)}
@@ -290,7 +290,7 @@ def _refuse(place: str, slots: list[str], sentence: str) -> None:
 
 
 def _only_new(terms: Mapping[str, Term]) -> list[str]:
-    """The terms on batches with images of old classes that can't take them."""
+    """The slots of terms that get images of old classes but can't take them."""
     old: set[Stream] = {"exemplars", "merged"}
     return [slot for slot, term in terms.items() if old & set(term.streams) and not term.takes_old]
 
@@ -309,7 +309,7 @@ class Published(Generic[_Options]):
 
 @dataclass(frozen=True)
 class MethodSpec(Generic[_Options]):
-    """All there is to say about a method; `densekd.methods.registry` lists the specs.
+    """What defines a named method; `densekd.methods.registry` lists all specs.
 
     Example:
         >>> from densekd import DenseOptions, MethodSpec, Schedules, make_method
@@ -327,12 +327,12 @@ class MethodSpec(Generic[_Options]):
     # The settings of a baseline by kind of data, at least ``small``, which also serves the kinds
     # that are missing. The paper's own methods have none.
     published: Mapping[DataKind, Published[_Options]] = field(default_factory=dict)
-    network_prefix: str = ""  # how the names of the backbones begin that the method is meant for
+    network_prefix: str = ""  # the names of backbones that the method is meant for begin with it
     network_reason: str = ""  # what is wrong with other backbones, for a warning
 
     @property
     def key(self) -> str:
-        """The section of its options in a configuration: ``icarl_softmax`` of [method]."""
+        """The section of its options in a configuration, such as ``icarl_softmax`` in [method]."""
         return self.name.replace("-", "_")
 
     def published_for(self, kind: DataKind) -> Published[_Options]:

@@ -1,4 +1,4 @@
-"""Methods of one's own, from what a user gives: a method, its specification, or a function."""
+"""Custom methods, made from what a user gives: a method, its specification, or a function."""
 
 import dataclasses
 import inspect
@@ -15,14 +15,14 @@ Params = Mapping[str, bool | int | float | str]
 def own_method(
     name: str, value: object, schedules: Schedules, params: Params | None = None
 ) -> Method:
-    """Make a method from a value of one's own.
+    """Make a method from a user's value; raises OwnPartError if it can't be used.
 
     Args:
         name: its reference.
-        value: a `Method`, which has schedules; a `MethodSpec`, whose options the ``params`` are;
-            or a function that gets the schedules, and the ``params`` as keywords.
-        schedules: to train by.
-        params: numbers and words by name.
+        value: a `Method`, which has its own schedules; a `MethodSpec`, whose options are the
+            ``params``; or a function that takes the schedules, and the ``params`` as keywords.
+        schedules: the schedules to train by.
+        params: parameters by name.
     """
     name, given = spoken(name, "method"), dict(params or {})
     if isinstance(value, Method):

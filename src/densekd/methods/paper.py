@@ -54,13 +54,13 @@ class DenseOptions:
     single: Single = "keep"
     draws: int | None = None
     per_image: bool = False
-    distil_on: DistilOn = "both"  # batches, or only the new one
+    distil_on: DistilOn = "both"  # both batches, or only that of ``new`` images
     # Split: one cross-entropy over the new logits for new images, and one over all logits for
     # exemplars. Merged: one over all logits for both in one batch.
     streams: Streams = "split"
     similarity: Similarity = "literal"
     size_ratio: SizeRatio = "group"
-    vectors: Vectors = "stored"  # the class vectors of old tasks; or recomputed from exemplars
+    vectors: Vectors = "stored"  # class vectors of old tasks; or ``recomputed`` from exemplars
     head: Head = "cosine"
 
     def __post_init__(self) -> None:

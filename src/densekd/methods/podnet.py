@@ -98,7 +98,7 @@ class ChannelDistance(FeatureTerm):
     """
 
     needs_old_tasks = needs_maps = True
-    needs_head = "proxies"  # for the importance
+    needs_head = "proxies"  # since the importance comes from the NCA loss
     reads = "importance |channel - teacher's channel|"
 
     def __init__(self, weight: RatioWeight, nca: Nca) -> None:
@@ -165,7 +165,7 @@ def afc(options: AfcOptions, schedules: Schedules) -> Method:
 def _with_proxies(
     name: str, terms: Mapping[str, Term], schedules: Schedules, clamp: float
 ) -> Method:
-    """A method with PODNet's classifier and phases, and terms of its own.
+    """Make a method of these terms, with PODNet's classifier and phases.
 
     New proxies are imprinted; those of old classes don't change. Then the proxies of all classes,
     and nothing else, are trained by the same terms on balanced exemplars, by the schedule

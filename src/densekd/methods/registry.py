@@ -1,4 +1,4 @@
-"""All methods, and the one place where a name becomes a method."""
+"""All methods by name; methods are made from names only here."""
 
 import dataclasses
 import difflib
@@ -45,7 +45,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def is_own_method(name: str) -> bool:
-    """Whether a method is one of the user's own, such as ``mine.py:eeil``."""
+    """Whether a method is custom, such as ``mine.py:eeil``."""
     return is_reference(split_name(name)[0])
 
 
@@ -56,11 +56,10 @@ def make_method(
     own: object | None = None,
     params: Params | None = None,
 ) -> Method:
-    """Make the method of a name: one of `METHODS`, or one with a distillation.
+    """Make a method by name, such as ``rdkd``, ``icarl+rdkd-adaptive`` or ``mine.py:eeil``.
 
-    Such as ``rdkd``, ``ucir`` or ``icarl+rdkd-adaptive``, or one of the user's own, such as
-    ``mine.py:eeil``. ``options`` are of the dense distillation, ``own`` those of the baseline, with
-    its defaults if None, ``params`` those of the user's own.
+    ``options`` are for the dense distillation, ``own`` for the baseline (None for its defaults),
+    and ``params`` for a custom method. Raises ValueError if there is no such method.
 
     Example:
         >>> from densekd import DenseOptions, Schedules, make_method
@@ -83,7 +82,7 @@ def make_method(
 
 
 def what_kd_does(name: str) -> str | None:
-    """What a combined distillation does to the baseline's own: replaces it, or adds to it."""
+    """Say whether a name's distillation replaces the baseline's own or adds to it; None without."""
     first, kd = split_name(name)
     if not kd:
         return None

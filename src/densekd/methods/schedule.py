@@ -13,8 +13,8 @@ Optimiser = Literal["sgd", "adamw"]
 _MOST = 10**9  # epochs, or images in a batch
 _SGD_LR, ADAMW_LR = 0.1, 1e-3  # the usual learning rates
 
-# A finish has few images, so it costs little, and it needs its number of steps however short the
-# rest is (docs/decisions/030).
+# The least share of its epochs that a finish is shortened to: with few images it costs little, and
+# it needs enough steps however short the rest is (docs/decisions/030).
 _SHORTEST_FINISH = 1 / 4
 
 
@@ -72,7 +72,7 @@ class Schedule:
             raise ValueError(f"momentum must be below 1 for adamw, not {self.momentum}.")
 
     def lr_at(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0; milestones count from there too."""
+        """The learning rate of an epoch; epochs, and so milestones, count from 0."""
         if epoch < self.warmup:
             return self.lr * (epoch + 1) / (self.warmup + 1)
         if self.decay == "cosine":
@@ -103,7 +103,7 @@ class Schedules:
 
     base: Schedule = Schedule(70, 0.1)  # of the base task
     increment: Schedule = Schedule(40, 0.01)  # of each later task
-    # Of what some methods add: balanced fine-tuning or a bias stage after a later task,
+    # Of the phases that some methods add: balanced fine-tuning or a bias stage after a later task,
     # self-distillation after the base task.
     finish: Schedule | None = None
 
@@ -120,6 +120,6 @@ def same_for_all(schedule: Schedule, finish: Schedule | None = None) -> Schedule
 
 # A schedule whose rate is multiplied by ``factor`` at each of the ``milestones``.
 stepped = functools.partial(Schedule, decay="milestones")
-# Ours, for the methods that nobody published settings for digits of: small batches, since digits
-# are few, so that there are enough steps.
+# Our own, since nobody published settings for digits. There are few digits, so batches are small,
+# which gives enough steps.
 DIGITS_SCHEDULE = Schedule(20, 0.1, batch_size=32)

@@ -52,8 +52,8 @@ class Step:
     """
 
     views: Mapping[Stream, View]  # the batch of each stream; the base task has no ``exemplars``
-    # The sizes of the tasks learned before, in order; with an external teacher, of those that its
-    # classes are divided into.
+    # The sizes of the tasks learned before, in order; with an external teacher, of the blocks that
+    # its classes are divided into.
     old: tuple[int, ...]
     added: int  # the number of new classes
     generator: torch.Generator  # draws groups; the same on all ranks
@@ -77,13 +77,13 @@ class Term(ABC):
     """A weighted loss on some of the batches; most terms keep nothing from task to task.
 
     A subclass says what it needs: ``needs_teacher``, the teacher's outputs; ``needs_old_tasks``, a
-    teacher of the old tasks, which the network itself is not. With ``takes_mixup`` it is right for
-    blended images too: it ignores labels, or counts both. ``formula`` is the term in plain text,
+    teacher of the old tasks, not a copy of the network itself. ``takes_mixup`` says that it can
+    take blended images: it ignores labels, or counts both. ``formula`` is the term in plain text,
     where x are images of a stream, z logits, f features.
 
     A few say more: ``needs_head``, the only head that the term can be computed with;
-    ``needs_maps``, that it compares feature maps; ``no_gradient_for``, what it can't train, in
-    words of a phase's ``trains``; ``zero_in_base``, that it is 0 in the base task.
+    ``needs_maps``, that it compares feature maps; ``no_gradient_for``, the values of a phase's
+    ``trains`` that it can't train; ``zero_in_base``, that it is 0 in the base task.
 
     Args:
         streams: the batches it is taken on, as far as there are such batches.
@@ -119,7 +119,7 @@ class Term(ABC):
 
     @property
     def takes_old(self) -> bool:
-        """Whether it is right for images of old classes."""
+        """Whether it can take images of old classes."""
         return True
 
     def begin(self, context: TaskContext) -> dict[str, float]:
@@ -180,7 +180,7 @@ class CrossEntropy(Term):
 
     @property
     def takes_old(self) -> bool:
-        """Not over the new classes alone, which lack the label of an old one."""
+        """True for ``all``; the ``new`` classes' logits have none for the label of an old image."""
         return self.over == "all"
 
     def __call__(self, step: Step) -> Tensor:
@@ -282,7 +282,7 @@ class Distil(Term):
         return f"lambda [{streams}], {groups}, {weight}, {scale}"
 
     def begin(self, context: TaskContext) -> dict[str, float]:
-        """Measure the distance of the new classes; records lambda, or s of all old classes.
+        """Measure the distance of the new classes; returns lambda, or s of all old classes.
 
         Class vectors of old tasks that another method learned come from their exemplars.
         """
@@ -325,7 +325,7 @@ class Distil(Term):
 
     @property
     def state_kind(self) -> str:
-        """Class vectors, which depend on the similarity, or nothing."""
+        """The class; with adaptive weights also the similarity, which class vectors depend on."""
         kept = [] if isinstance(self.weight, RatioWeight) else [self.weight.similarity]
         return " ".join([super().state_kind, *kept])
 

@@ -54,7 +54,7 @@ class FeatureTerm(Term):
         self.formula = f"lambda [{self.reads}], lambda = {weight.formula}"
 
     def begin(self, context: TaskContext) -> dict[str, float]:
-        """Records lambda."""
+        """Return lambda, to be recorded."""
         return {"lambda": self.weight.of(sum(context.old), len(context.task.classes))}
 
     def __call__(self, step: Step) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from densekd.model.minimise import golden_section
 from densekd.model.store import Accuracy, ClassChange
 
-# Of the log temperature. Only scores that carry no information, or all of it, reach the ends.
+# Of the log temperature. Only scores without any information, or perfect ones, reach the ends.
 _RANGE = (math.log(0.01), math.log(100.0))
 _BINS = 15
 
@@ -19,9 +19,9 @@ _BINS = 15
 def fit_temperature(values: Tensor, labels: Tensor) -> float:
     """The temperature for which softmax(values / temperature) fits the labels best.
 
-    Labels are smoothed as in Platt scaling, so that probabilities stay below 1 even if all
-    predictions are right; the fewer images, the stronger. ``values`` are scores ``[n, classes]``
-    of held-out images.
+    Labels are smoothed as in Platt scaling, the more the fewer images there are, so that
+    probabilities stay below 1 even if all predictions are right. ``values`` are scores
+    ``[n, classes]`` of held-out images.
     """
     count, classes = values.shape
     if count == 0 or classes < 2:
@@ -36,7 +36,7 @@ def fit_temperature(values: Tensor, labels: Tensor) -> float:
 
 
 def calibrate(values: Tensor, labels: Tensor) -> dict[str, Any]:
-    """The temperature and the calibration error before and after it, as a model records them."""
+    """Facts for a model's record: temperature, and calibration error without and with it."""
     temperature = fit_temperature(values, labels)
     before, after = (calibration_error((values / t).softmax(1), labels) for t in (1.0, temperature))
     return {

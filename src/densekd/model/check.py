@@ -23,17 +23,17 @@ _PARTS = ("state", "backbone", "photos", "kept")
 
 @dataclass(frozen=True)
 class ModelCheck:
-    """What is right and wrong with the files of a model."""
+    """The result of checking the files of a model."""
 
     problems: tuple[str, ...]  # a sentence each
-    current: int | None  # the step that is current; None if that can't be told
+    current: int | None  # the current step; None if ``current.json`` can't be read
     opens: tuple[int, ...]  # steps that can predict
-    intact: tuple[int, ...]  # steps that can be taught more, too
-    unreadable: tuple[Path, ...]  # files
+    intact: tuple[int, ...]  # steps that can predict and be taught more
+    unreadable: tuple[Path, ...]  # damaged files
 
     @property
     def best(self) -> int | None:
-        """The current step if no other can do more, or else the newest of those that can most."""
+        """The newest intact step, or else the newest that opens; the current one if as good."""
         best = self.intact or self.opens
         return self.current if self.current in best else max(best, default=None)
 
@@ -45,7 +45,7 @@ def check_model(folder: Path) -> ModelCheck:
     """
     numbers = step_numbers(folder)
     if not numbers:
-        Store(folder).existing()  # raises, unless another process makes a model at this moment
+        Store(folder).existing()  # raises, unless another process is just making a model
     current, problems, unreadable = _check_notes(folder)
     if current is not None and current not in numbers:
         problems.append(f"The current step, {current}, is missing.")
@@ -60,15 +60,15 @@ def check_model(folder: Path) -> ModelCheck:
 
 
 def repair_model(folder: Path) -> tuple[ModelCheck, Path | None]:
-    """Move what can't be read to a dated folder in ``set-aside``, and point to the best step.
+    """Move damaged files to a dated folder in ``set-aside``, and make the best step current.
 
     Nothing is deleted.
 
     Returns:
-        What was found before, and where it is now; None if nothing was moved.
+        The check before the repair, and the folder of the moved files; None if none were moved.
     """
     if not step_numbers(folder):
-        Store(folder).existing()  # raises before a lock is made where there is no model
+        Store(folder).existing()  # raises if there is no model, before making a lock file there
     with Store(folder).held():
         found = check_model(folder)
         place = set_aside(folder, *found.unreadable) if found.unreadable else None
@@ -95,7 +95,7 @@ def _check_step(folder: Path, step: int) -> _StepCheck:
     damaged, lacks = _damaged_parts(place), why_damaged(folder, step)
     problems, empty, closed = [*damaged.values()], False, None
     try:
-        # Of a step without classes, all photos were erased.
+        # A step without classes is sound: all of its photos were erased.
         empty = load_facts(place / "state").get("classes") == []
         if not empty:
             read_model(folder, step, place)
@@ -113,7 +113,7 @@ def _check_step(folder: Path, step: int) -> _StepCheck:
 
 
 def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
-    """The current step, what is wrong with the files beside the steps, and which can't be read."""
+    """The current step, and the problems and damaged files among those beside the steps."""
     pointer, problems, unreadable = None, list[str](), list[Path]()
     current, erasing = folder / "current.json", Store(folder).erasing
     try:
@@ -134,14 +134,14 @@ def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
 
 
 def _is_aside(folder: Path, step: int) -> bool:
-    """Whether a repair set aside the state of a step, so that the rest waits for others' use."""
+    """Whether a repair set a step's state aside; its other files stay for steps that need them."""
     name = Path("steps", f"{step:03d}", "state.json")
     here = (folder / name).exists()
     return not here and any((place / name).exists() for place in Store(folder).aside.glob("*"))
 
 
 def _damaged_parts(place: Path) -> dict[str, str]:
-    """The parts of a step that can't be read, and why; files of other steps don't matter."""
+    """The parts of a step that can't be read, and why; ignores the files of other steps."""
     found = {}
     for part in _PARTS:
         if (place / f"{part}.json").exists():

@@ -22,14 +22,14 @@ from densekd.model.model import Model
 from densekd.model.quantise import Int8Comparison, compare_int8, quantise
 
 ExportKind = Literal["onnx", "torch"]
-# Takes uint8 [n, 3, H, W] and gives probabilities [n, classes] and what is known, bool [n].
+# Takes uint8 [n, 3, H, W]; gives probabilities [n, classes], and whether each is known, bool [n].
 _Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 ENDINGS: dict[ExportKind, str] = {"onnx": ".onnx", "torch": ".pt2"}
 METADATA = "densekd.json"
 
 _TOLERANCE = 1e-4
-_OTHERWISE = 0.01  # of the images may be so close to the threshold that rounding decides
+_OTHERWISE = 0.01  # share of images that may be so near the threshold that rounding decides
 _BATCH = 64
 
 
@@ -43,8 +43,8 @@ class ExportResult:
 
     file: Path
     bytes: int
-    images: int  # that it was checked on
-    difference: float  # the largest of any probability from the model's
+    images: int  # number of images that it was checked on
+    difference: float  # the largest between its probabilities and the model's
 
 
 def export(
@@ -53,7 +53,8 @@ def export(
     """Write a model to one file, after checking that it predicts as the model does.
 
     An existing file is replaced. Raises `ExportMismatch`, and writes nothing, if any probability
-    differs by more than 1e-4, or if more than 1 % of the images change between known and unknown.
+    differs by more than 1e-4, or if more than 1 % of the images, and more than one, change between
+    known and unknown.
     """
     content, images, worst = _verified(model, to, file, on_progress)
     _write(file, content)
@@ -63,9 +64,10 @@ def export(
 def export_int8(
     model: Model, file: Path, on_progress: OnProgress | None = None
 ) -> tuple[ExportResult, Int8Comparison]:
-    """Write a model to ONNX in 8 bits; what `export` would write is checked and compared with.
+    """Write a model to ONNX in 8 bits, after comparing it with the 32-bit file of `export`.
 
-    Raises `PoorInt8`, and writes nothing, if the two predict the same class too rarely.
+    Writes nothing if it raises: `ExportMismatch` for the 32-bit file as in `export`, or `PoorInt8`
+    if both files predict the same class too rarely.
     """
     content, images, worst = _verified(model, "onnx", file, on_progress)
     with _quiet():
@@ -85,7 +87,7 @@ def _write(file: Path, content: bytes) -> None:
 def _verified(
     model: Model, to: ExportKind, file: Path, on_progress: OnProgress | None
 ) -> tuple[bytes, int, float]:
-    """The content of a file that was checked, on how many images, and the largest difference."""
+    """The checked content of the file, the number of images, and the largest difference."""
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")
     # Not Path.resolve, which raises another error for a link to itself.
@@ -121,7 +123,7 @@ def _verified(
 
 
 def _metadata(model: Model) -> dict[str, Any]:
-    """What a user of the exported file needs to know; it is stored in the file."""
+    """The metadata in the exported file: all that its users need to know."""
     size = model.image_size
     return {
         "labels": list(model.classes),

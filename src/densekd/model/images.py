@@ -25,7 +25,7 @@ from densekd.data.folder_images import median_side
 from densekd.model.options import OnKnownClass
 from densekd.seeds import Seeds
 
-# Held out for testing: this share of a class's images, or none of a class with too few.
+# Hold out this share of a class's images for testing, or none if the class has too few.
 _TEST_SHARE = 0.15
 _FEWEST_TO_TEST = 5
 MAX_TEST_IMAGES = 100  # of a class
@@ -39,7 +39,7 @@ class UpdateImages:
     """The images of an update; labels are ranks in learning order, new classes last."""
 
     new_classes: tuple[str, ...]
-    replayed: tuple[str, ...]  # known classes of which there are more images
+    replayed: tuple[str, ...]  # known classes with more images
     train: Split  # of new classes
     replay: Split  # of known classes
     test: Split  # of both, held out
@@ -53,7 +53,7 @@ def check_learnable(
     *,
     needs_new: bool,
 ) -> None:
-    """Raise if the classes of the image files in a folder can't be learned.
+    """Raise ValueError if the classes of the images in a folder can't be learned.
 
     ``needs_new`` says whether an update must have a new class.
     """
@@ -76,7 +76,7 @@ def check_learnable(
 
 
 def warn_if_alike(names: Sequence[str], known: Sequence[str]) -> None:
-    """Warn of new names that differ from a known one only by case or encoding."""
+    """Warn about new names that differ from a known one only by case or encoding."""
     alike = {_normalised(name): name for name in known}
     for name in names:
         other = alike.get(_normalised(name), name)
@@ -89,7 +89,7 @@ def warn_if_alike(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def median_size(found: FoundImages, largest: int) -> int:
-    """The median of the images' shorter sides, from 8 to ``largest``."""
+    """The median of the images' shorter sides, limited to 8 up to ``largest``."""
     side = median_side(found.table().paths)
     return largest if side is None else min(largest, max(8, round(side)))
 
@@ -104,7 +104,7 @@ def read_update_images(
 ) -> UpdateImages:
     """Read the images that were ``found``, resize them to ``size``, and hold some out for testing.
 
-    ``seed`` draws the test images if the folder has no ``val``.
+    ``seed`` draws the test images, from ``val`` if the folder has one.
     """
     table = found.table()
     _check_memory(len(table.files), size)
@@ -130,7 +130,7 @@ def read_update_images(
 
 
 def divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
-    """Masks of the training and the test images; some images of ``val`` may be in neither.
+    """Masks of the training and the test images; ``val`` images above the limit are in neither.
 
     The draw for a class depends on no other class, so adding a class changes no other's split.
     """

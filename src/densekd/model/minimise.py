@@ -1,7 +1,7 @@
-"""Minimise smooth functions, convex or of one valley.
+"""Minimise smooth functions that are convex or have a single minimum.
 
-A new class is taught in seconds, and SciPy's optimisers take half a second to import; torch's,
-whose first step imports its compiler, take longer.
+A new class is taught in seconds, but SciPy's optimisers take half a second to import, and torch's
+take longer, since their first step imports its compiler.
 """
 
 import math
@@ -12,10 +12,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 _HISTORY = 20
-_SUFFICIENT = 1e-4  # of the decrease that the slope promises
-_SHORTEST = 1e-4  # steps below it are rounding
+_SUFFICIENT = 1e-4  # a step must reach this share of the decrease that the slope predicts
+_SHORTEST = 1e-4  # what shorter steps gain is rounding error
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_NARROW = 1e-6  # the interval in which a search ends
+_NARROW = 1e-6  # the search ends when the interval is this narrow
 
 
 def lbfgs(
@@ -24,12 +24,12 @@ def lbfgs(
     iterations: int,
     tolerance: float,
 ) -> Tensor:
-    """The place of the smallest loss, by L-BFGS with backtracking.
+    """Find where a loss is smallest, by L-BFGS with backtracking.
 
     Args:
         loss: gives its value and gradient at a place.
         start: where to begin.
-        iterations: at most so many.
+        iterations: the largest number of steps.
         tolerance: stop when no entry of the gradient is larger.
     """
     place, (value, gradient) = start, loss(start)
@@ -56,15 +56,15 @@ def lbfgs(
 
 
 class _Step(NamedTuple):
-    """A step that was taken, and what it tells of the Hessian."""
+    """A past step, and the curvature that it measured."""
 
     moved: Tensor
     change: Tensor  # of the gradient
-    curvature: float  # their product
+    curvature: float  # the dot product of both
 
 
 def _direction(gradient: Tensor, past: deque[_Step]) -> Tensor:
-    """Minus the gradient times the inverse Hessian that the last steps tell."""
+    """Minus the gradient times the inverse Hessian, as estimated from the past steps."""
     if not past:
         return -gradient / gradient.abs().sum()
     direction, shares = -gradient, []
@@ -79,7 +79,7 @@ def _direction(gradient: Tensor, past: deque[_Step]) -> Tensor:
 
 
 def golden_section(loss: Callable[[float], float], low: float, high: float) -> float:
-    """The place between ``low`` and ``high`` where a loss of one valley is smallest."""
+    """Find the only minimum of a loss between ``low`` and ``high``."""
     inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
     values = [loss(place) for place in inner]
     while high - low > _NARROW:

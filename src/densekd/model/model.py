@@ -31,7 +31,7 @@ class Guess(NamedTuple):
 
 
 class Prediction(list[Guess]):
-    """The likeliest classes of an image, the likeliest first.
+    """The likeliest classes of an image, best first.
 
     ``known`` is False if the image looks like nothing that the model was taught.
     """
@@ -42,12 +42,12 @@ class Prediction(list[Guess]):
 
     @property
     def name(self) -> str | None:
-        """The likeliest class, or None if the image shows nothing that was taught."""
+        """The likeliest class; None if the image looks like nothing that was taught."""
         return self[0].name if self.known else None
 
 
 class ModelOutputs(NamedTuple):
-    """What a model finds in a batch of images."""
+    """The outputs of a model for a batch of images."""
 
     scores: Tensor  # uncalibrated, float [n, classes]
     known: Tensor  # whether each image looks like something that was taught, bool [n]
@@ -56,7 +56,7 @@ class ModelOutputs(NamedTuple):
 class Model(ABC):
     """One step of a model that was taught; open it with `Model.open`.
 
-    ``facts`` is what was recorded about it.
+    ``facts`` is the record of the step.
 
     Example:
         >>> import densekd
@@ -77,20 +77,21 @@ class Model(ABC):
     network: str
     method: str
     resample = Image.Resampling.BILINEAR
-    refused = 0.0  # the share of images of known classes that may be called unknown
+    refused = 0.0  # the largest share of images of known classes to call unknown
 
     def __init__(self, folder: Path, step: int, facts: dict[str, Any]) -> None:
         self.folder, self.step, self.facts = folder, step, facts
-        # Scores are divided by it before the softmax, which calibrates the probabilities.
+        # Dividing the scores by it before the softmax calibrates the probabilities.
         self.temperature: float = facts["temperature"]
         if type(self.temperature) is not float or not 0 < self.temperature < math.inf:
             raise TypeError(f"{self.temperature!r} can't be a temperature")
 
     @classmethod
     def open(cls, folder: Path | str, step: int | None = None) -> Self:
-        """Open the current step or an earlier one, verified by checksums.
+        """Open the current step or another one, verified by checksums.
 
-        While another process updates the model, this opens the state before or after the update.
+        Raises ValueError if the step doesn't exist or is damaged. While another process updates the
+        model, this opens the state before or after the update.
         """
         folder = expand_home(folder)
         store = Store(folder)
@@ -125,10 +126,11 @@ class Model(ABC):
     def read(self, images: Sequence[PhotoInput]) -> Tensor:
         """Resize and crop images as for training; gives uint8 ``[n, 3, H, W]``.
 
-        Takes paths, contents of files, Pillow images, and uint8 arrays ``[H, W, 3]`` or ``[H, W]``.
+        Takes paths, contents of files, Pillow images, and uint8 arrays ``[H, W]`` (grey),
+        ``[H, W, 3]`` (RGB) or ``[H, W, 4]`` (RGBA).
         Raises `UnreadableImage` if a file is damaged or not an image.
         """
-        # Its rows would be read as grey images.
+        # The rows of a single image would be read as grey images.
         if isinstance(images, np.ndarray) and images.ndim == 3 and images.shape[2] in (3, 4):
             raise ValueError("This array looks like one image; give a list of images: [image].")
         read = list(in_threads(self._named_crop, images))
@@ -143,10 +145,10 @@ class Model(ABC):
 
     @abstractmethod
     def outputs(self, pixels: Tensor) -> ModelOutputs:
-        """What the model finds in images, uint8 ``[n, 3, H, W]``."""
+        """Scores of images, uint8 ``[n, 3, H, W]``, and whether each is known."""
 
     def prepare(self) -> None:  # noqa: B027 - most models have nothing to prepare
-        """Compute what all predictions share, before several threads predict."""
+        """Compute what all predictions share; call it before several threads predict."""
 
     def scores(self, pixels: Tensor) -> Tensor:
         """Uncalibrated scores: uint8 ``[n, 3, H, W]`` to float ``[n, classes]``."""
@@ -157,7 +159,7 @@ class Model(ABC):
         return (self.scores(pixels) / self.temperature).softmax(1)
 
     def predict(self, images: Sequence[PhotoInput] | Tensor, top: int = 1) -> list[Prediction]:
-        """The ``top`` likeliest classes of each image, which is what `read` takes or gives."""
+        """The ``top`` likeliest classes of each image; takes what `read` takes, or its result."""
         if top < 1:
             raise ValueError(f"Can't give the {top} likeliest classes; ask for at least 1.")
         values, known = self.outputs(images if isinstance(images, Tensor) else self.read(images))
@@ -180,22 +182,22 @@ class Model(ABC):
 
     @abstractmethod
     def training_counts(self) -> list[int]:
-        """The number of images of each class that it keeps to learn from."""
+        """The number of images of each class that the model keeps to learn from."""
 
     @abstractmethod
     def exportable(self) -> tuple[nn.Module, Callable[[Tensor], ModelOutputs]]:
-        """The whole model for export, and what it must find in given pixels.
+        """The whole model for export, and a function that gives the outputs to expect of it.
 
         The module takes uint8 ``[n, 3, H, W]`` and gives probabilities and scores, both
         ``[n, classes]``, and whether each image looks like something that was taught, bool ``[n]``.
         """
 
     def tested_weights(self) -> dict[str, Tensor]:
-        """Those buffers of the module for export that would differ without the test images."""
+        """The exported module's buffers, by name, as fitted without the test images."""
         return {}
 
     def refused_share(self) -> float | None:
-        """The share of images of known classes that it calls unknown; None if it can't tell."""
+        """The share of known-class images that it calls unknown; None without a threshold."""
         return None
 
     @abstractmethod
@@ -204,7 +206,7 @@ class Model(ABC):
 
 
 def read_model(folder: Path, step: int, place: Path) -> Model:
-    """Read the state of a step of either kind from ``place``, also before it is committed."""
+    """Read a model of either kind from the step in ``place``, even before it is committed."""
     with sound_content(place):
         if load_facts(place / "state").get("kind") == FROZEN:
             from densekd.model.frozen.model import FrozenModel
@@ -217,7 +219,7 @@ def read_model(folder: Path, step: int, place: Path) -> Model:
 
 
 def history(folder: Path) -> list[HistoryEntry]:
-    """All steps of a model, in the order in which they were made; warns of those that are gone."""
+    """All steps of a model, oldest first; logs a warning about missing ones."""
     store = Store(folder)
     pointer = store.existing()
     steps = store.steps(pointer)
@@ -229,7 +231,7 @@ def history(folder: Path) -> list[HistoryEntry]:
 
 
 def undo(folder: Path, to: int | None = None) -> HistoryEntry:
-    """Go back to the parent of the current step, or to any other; nothing is deleted."""
+    """Go back to the current step's parent, or to the step ``to``; nothing is deleted."""
     store = Store(folder)
     store.existing()
     with store.locked():
@@ -253,10 +255,10 @@ class ClassInfo:
     """One class of a model."""
 
     name: str
-    step: int  # that learned it
-    exemplars: int  # images, or features of them, that it keeps to learn from
+    step: int  # the step that learned it
+    exemplars: int  # images, or their features, that the model keeps to learn from
     tested: int  # test images
-    accuracy: float | None  # on these; None without any
+    accuracy: float | None  # on the test images; None without any
 
 
 @dataclass(frozen=True)
@@ -268,18 +270,18 @@ class ModelInfo:
     network: str
     parameters: int
     image_size: int
-    exemplars: int  # images, or features of them, that it keeps to learn from
+    exemplars: int  # images, or their features, that the model keeps to learn from
     tested: int  # test images
     temperature: float  # scores are divided by it before the softmax
     calibration_error: float | None  # on the images to which the temperature was fitted
     uncalibrated_error: float | None  # at a temperature of 1
-    refused: float | None  # the share of known images that it calls unknown; None if it can't tell
+    refused: float | None  # as `Model.refused_share` gives it
     bytes: int  # of all steps on disk
     classes: tuple[ClassInfo, ...]  # in learning order
 
 
 def model_info(folder: Path, step: int | None = None) -> ModelInfo:
-    """Describe the current step of a model, or an earlier one."""
+    """Describe the current step of a model, or another one."""
     model, store = Model.open(folder, step), Store(folder)
     with sound_content(store.path(model.step)):
         return _describe(model, store)

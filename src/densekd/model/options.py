@@ -1,4 +1,4 @@
-"""What a user may choose for an update."""
+"""The options of an update."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class TeachOptions:
     The digest of these fields identifies an update on disk, so don't rename them.
     """
 
-    image_size: int | None = None  # the first three are for a new model only
+    image_size: int | None = None  # this and the next two are for a new model only
     network: str | None = None
     method: str | None = None
     epochs: int | None = None
@@ -46,18 +46,18 @@ class TeachOptions:
             if value is not None and not (isinstance(value, Integral) and value >= 1):
                 raise ValueError(f"The {name} must be a whole number of at least 1, not {value!r}.")
         check_budget(self.budget)
-        # Any other word would be taken for "add".
+        # Otherwise any other word would act as "add".
         check_choice("known", self.known, get_args(OnKnownClass))
 
     @property
     def trains(self) -> bool:
-        """Whether they ask for a network that is trained, instead of a frozen pretrained one."""
+        """Whether these options need a trained network instead of a frozen pretrained one."""
         own_network = self.network is not None and not is_pretrained(self.network)
         settings = (self.method, self.image_size, self.epochs, *self.overrides)
         return own_network or any(setting is not None for setting in settings)
 
 
 def check_budget(minutes: float | None) -> None:
-    """Raise unless it is a time, or not given."""
+    """Raise ValueError unless ``minutes`` is a finite number above 0, or None."""
     if minutes is not None and not (isinstance(minutes, int | float) and 0 < minutes < math.inf):
         raise ValueError(f"The budget must be a number of minutes above 0, not {minutes!r}.")

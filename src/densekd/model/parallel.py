@@ -1,4 +1,4 @@
-"""Decode and compute in several threads, a batch each."""
+"""Decode and compute batches in several threads."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -15,9 +15,9 @@ _Out = TypeVar("_Out")
 
 
 def map_batches(work: Callable[[_In], _Out], batches: Sequence[_In]) -> Generator[_Out]:
-    """Map ``work`` over batches, in order.
+    """Map ``work`` over batches in threads; the results are in order.
 
-    Each thread gets cores of its own: otherwise a thread that decodes makes the others wait within
+    Each thread gets its own cores: otherwise a thread that decodes would make the others wait in
     every layer of the network.
     """
     if not batches:
@@ -37,7 +37,7 @@ def map_batches(work: Callable[[_In], _Out], batches: Sequence[_In]) -> Generato
                         yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()
-            finally:  # when the caller stops early, so that it needn't wait for the rest
+            finally:  # a caller that stops early needn't wait for the rest
                 for future in waiting:
                     future.cancel()
     finally:
@@ -49,7 +49,7 @@ def compute_readable(
     crop: Callable[[_In], Tensor],
     compute: Callable[[Tensor], Sequence[_Out]],
 ) -> list[_Out | str]:
-    """Compute something for all files together that can be read; why not for each other one."""
+    """Compute the results of all readable files in one batch; other files get the reason."""
 
     def crop_or_reason(file: _In) -> Tensor | str:
         try:

@@ -1,4 +1,4 @@
-"""The file ``current.json``, which says which step of a model is current; rebuilt if it is lost."""
+"""The file ``current.json``, which names a model's current step; rebuilt if it is lost."""
 
 import functools
 import json
@@ -31,9 +31,9 @@ def write_pointer(folder: Path, pointer: Pointer) -> None:
 
 
 def read_pointer(folder: Path) -> Pointer | None:
-    """What ``current.json`` says; None if it is lost, empty or no longer JSON.
+    """The content of ``current.json``; None if it is lost, empty or no longer JSON.
 
-    Raises ValueError if it isn't what was written, since someone may have meant something by it.
+    Raises ValueError if it is JSON but not what was written: someone may have edited it on purpose.
     """
     file = folder / _NAME
     try:
@@ -62,10 +62,10 @@ def _is_json(file: Path) -> bool:
 
 
 def rebuild_pointer(folder: Path) -> Pointer | None:
-    """Point to the newest intact step, with a warning; None if there are no steps.
+    """A pointer to the newest intact step, with a warning; None if there is no model.
 
-    Raises ValueError if there are steps and none of them is intact, or if there is nothing but a
-    damaged ``current.json``.
+    Raises ValueError if there are steps but none is intact, or if there is only a damaged
+    ``current.json``.
     """
     numbers, file = step_numbers(folder), folder / _NAME
     problem = "is damaged" if file.exists() else "is missing"
@@ -85,16 +85,16 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
 
 
 def step_numbers(folder: Path) -> list[int]:
-    """The numbers of all steps that are on the disk, in order, whether they count or not."""
+    """The numbers of all steps on disk, in order, committed or not."""
     return sorted(
         int(place.name) for place in (folder / "steps").glob("[0-9]*") if place.name.isdecimal()
     )
 
 
 def step_path(folder: Path, step: int) -> Path:
-    """The folder of a step; raises `DamagedFile` if it, or a file in it, is a link.
+    """The folder of a step; raises `DamagedFile` if it, or a file in it, links out of the model.
 
-    Otherwise a model of someone else could have any file of this computer read as its own.
+    Such a link in someone else's model could make densekd read any file of this computer.
     """
     place = folder / "steps" / f"{step:03d}"
     inside = os.scandir(place) if place.is_dir() else ()
@@ -108,7 +108,7 @@ def step_path(folder: Path, step: int) -> Path:
 
 
 def why_damaged(folder: Path, step: int) -> str | None:
-    """Read all that a step needs, also in other steps; say what is wrong with it, if anything."""
+    """Read all files that a step needs, also in other steps; returns the problem, or None."""
     try:
         for path in needed_states(folder, step):
             load_state(path)
@@ -120,7 +120,7 @@ def why_damaged(folder: Path, step: int) -> str | None:
 
 
 def needed_states(folder: Path, step: int) -> list[Path]:
-    """The paths of all saved states, as `load_state` takes them, that a step needs."""
+    """The paths, as `load_state` takes them, of all saved states that a step needs."""
     facts = load_facts(step_path(folder, step) / "state")
     needed = [step_path(folder, step) / "state"]
     if "backbone" in facts:
@@ -136,12 +136,12 @@ def step_ancestors(folder: Path, step: int) -> Iterator[int]:
         yield parent
         child, path = parent, step_path(folder, parent) / "state"
         parent = load_facts(path).get("parent")
-        # A step is made from an earlier one; otherwise this might go in circles.
+        # The parent must be an earlier step, or this might never end.
         if parent is not None and not (type(parent) is int and 0 <= parent < child):
             raise DamagedFile(f"{path}.json is damaged: its parent can't be {parent!r}.")
 
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """Warn once: a command asks for the pointer several times, a server all the time."""
+    """Log a warning once: a command reads the pointer several times, a server all the time."""
     logger.warning("%s", text)

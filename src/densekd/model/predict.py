@@ -1,4 +1,4 @@
-"""Predict many image files: several threads decode and compute, a batch each."""
+"""Predict many image files in several threads, each of which decodes and computes a batch."""
 
 import math
 import os
@@ -26,7 +26,7 @@ class FilePrediction(NamedTuple):
 def predict_files(model: Model, files: Sequence[Path], top: int = 1) -> Generator[FilePrediction]:
     """The ``top`` likeliest classes of each file, in the order of the files."""
     model.prepare()
-    # In larger batches, threads would wait for the last one at the end.
+    # With larger batches, the other threads would wait for the last batch.
     size = max(1, min(BATCH, math.ceil(len(files) / torch.get_num_threads())))
     batches = [files[i : i + size] for i in range(0, len(files), size)]
     with closing(map_batches(lambda some: _predict_batch(model, some, top), batches)) as found:

@@ -1,4 +1,4 @@
-"""An exported model in 8 bits: smaller and faster, and compared with the one it is made of."""
+"""Turn an exported model to 8 bits, smaller and faster, and compare it with the original."""
 
 import tempfile
 import time
@@ -19,25 +19,25 @@ LEAST_AGREEMENT = 0.95
 
 
 class PoorInt8(ValueError):
-    """A model in 8 bits that too often predicts another class."""
+    """The model in 8 bits too often predicts another class."""
 
 
 class Int8Comparison(NamedTuple):
-    """A model in 8 bits against the same in 32, by a head that doesn't know the images."""
+    """A model in 8 bits compared with 32, both with the head fitted without the test images."""
 
     images: int
-    held_out: bool  # otherwise all images that the model keeps: then there is no accuracy
-    accuracy: tuple[float, float] | None  # in 32 and in 8 bits
-    unknown: tuple[float, float]  # the share of images that is called unknown
+    held_out: bool  # whether they are the test images; if not, all kept images
+    accuracy: tuple[float, float] | None  # in 32 and in 8 bits; None without test images
+    unknown: tuple[float, float]  # the share of images called unknown, in 32 and in 8 bits
     agreement: float  # the share of images that get the same class
-    speed: float  # images per second, in units of the model in 32 bits
+    speed: float  # how many times as fast as in 32 bits
     bytes: int  # of the model in 32 bits
 
 
 def quantise(content: bytes, model: Model) -> bytes:
-    """Turn the backbone of an exported ONNX model to 8 bits, for the values that images give it.
+    """Turn the backbone of an exported ONNX model to 8 bits, calibrated on kept images.
 
-    The head and the rule for unknown images stay as they are: they take no time, and are exact.
+    The head and the rule for unknown images stay exact, since they take hardly any time.
     """
     import onnx
     from onnxruntime import quantization  # type: ignore[import-untyped]
@@ -58,7 +58,7 @@ def quantise(content: bytes, model: Model) -> bytes:
             Batches(),
             quant_format=quantization.QuantFormat.QDQ,
             per_channel=True,
-            # Signed activations are much slower on processors of Intel.
+            # Signed activations are much slower on Intel processors.
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
             nodes_to_exclude=[node.name for node in proto.graph.node if not _in_backbone(node)],
@@ -96,7 +96,7 @@ def compare_int8(content: bytes, int8: bytes, model: Model) -> Int8Comparison:
 
 
 def _calibration_images(model: Model) -> Tensor:
-    """Kept images of all classes, without those to test on if there are others."""
+    """Up to 128 kept images of all classes; test images only if there are no others."""
     stored, test = model.stored_images(), _pixels(model.test_images())
     tested = {each.numpy().tobytes() for each in test}
     others = [i for i, each in enumerate(stored) if each.numpy().tobytes() not in tested]
@@ -145,7 +145,7 @@ def _run(session: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _speed(session: Any, int8: Any, pixels: Tensor) -> float:
-    """How many times faster the second is, in turns, so that other work slows down both."""
+    """How many times as fast ``int8`` is; they run in turns, so that other work slows both."""
 
     def seconds(each: Any) -> float:
         start = time.perf_counter()

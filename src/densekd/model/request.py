@@ -1,4 +1,4 @@
-"""An update before it is carried out: its plan, its progress, and what every kind of it can do."""
+"""An update before it is carried out: its plan, its observer, and the base class of all kinds."""
 
 import os
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from densekd.training.callbacks import Callback
 class Plan:
     """What an update is going to do."""
 
-    step: int  # that it will make
+    step: int  # the step that it will make
     task: int  # the number of updates before it
     learned: dict[str, int]  # training images of each new class
     replayed: dict[str, int]  # training images of each known class
@@ -32,10 +32,10 @@ class Plan:
 
 
 class TeachObserver(Callback):
-    """Receives the progress of an update, and may stop it; this one ignores everything."""
+    """Receives the progress of an update, and can stop it; this base class ignores everything."""
 
     def reading(self, done: int, total: int) -> None:
-        """Called as images are read, and their features computed."""
+        """Called while images are read and their features computed."""
 
     def planned(self, plan: Plan) -> None:
         """Called before training begins."""
@@ -44,15 +44,15 @@ class TeachObserver(Callback):
         """Called before each of ``measuring``, ``fitting``, ``testing`` and ``saving``."""
 
     def repeated(self, step: int) -> None:
-        """Called if the same update was done before, in ``step``: nothing is done."""
+        """Called if ``step`` is the result of the same update, so that nothing is done."""
 
     def finetuned_before(self) -> None:
-        """Called if the same fine-tuning was done before, kept or not: nothing is done."""
+        """Called if the same fine-tuning was done before, kept or rejected: nothing is done."""
 
 
 @dataclass(frozen=True)
 class UpdateRequest(ABC):
-    """Everything that an update is made from."""
+    """Everything that an update needs."""
 
     store: Store
     pointer: Pointer | None  # None for a new model
@@ -77,7 +77,7 @@ class UpdateRequest(ABC):
 
     @property
     def pending(self) -> Path:
-        """The folder of what was done so far."""
+        """The folder for the unfinished update."""
         return self.store.pending_update(self.digest, self.parent)
 
     @classmethod
@@ -92,7 +92,7 @@ class UpdateRequest(ABC):
 
     @abstractmethod
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
-        """The plan with the time that it takes; ``began`` is by the monotonic clock."""
+        """The plan, with the measured time; ``began`` is the start on the monotonic clock."""
 
     @abstractmethod
     def carry_out(self, observer: TeachObserver, began: float) -> Update:
@@ -100,7 +100,7 @@ class UpdateRequest(ABC):
 
 
 def check_places(folder: Path, source: Path) -> None:
-    """Raise if the folders of model and images overlap or are mixed up."""
+    """Raise ValueError if the folders of model and images overlap or are swapped."""
     # Not Path.resolve, which fails for a link to itself.
     model, images = (Path(os.path.realpath(each)) for each in (folder, source))
     if model.is_relative_to(images) or images.is_relative_to(model):
@@ -112,7 +112,7 @@ def check_places(folder: Path, source: Path) -> None:
 
 
 def check_place(folder: Path) -> None:
-    """Raise if there is something else than a model where a model is or shall be."""
+    """Raise ValueError if ``folder`` has something other than a model in it."""
     if not folder.exists():
         return
     if not folder.is_dir():

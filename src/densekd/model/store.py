@@ -5,7 +5,7 @@
     MODEL/current.json         the current step and the number of steps that count
     MODEL/steps/000, 001, ...  one state per update, changed only to erase photos
     MODEL/pending/KEY/         the checkpoints of an unfinished update
-    MODEL/set-aside/TIME/      what was in the way or damaged; nothing reads it
+    MODEL/set-aside/TIME/      files that were damaged or in the way; never read
     MODEL/erasing.json         what is being erased from all states
     MODEL/lock                 held by the process that changes the model; readers don't need it
 """
@@ -38,9 +38,9 @@ from densekd.training.checkpoint import load_facts
 
 # The kind of a model on a frozen backbone, in its state; other models are trained by a method.
 FROZEN = "frozen features"
-# The folder in ``pending`` of a change that takes seconds, so that it is never continued.
+# The folder in ``pending`` of an edit; it takes seconds, so an interrupted one starts over.
 EDIT = "edit"
-# What earlier versions may have left there of a correction.
+# Folders in ``pending`` that interrupted corrections of earlier versions may have left.
 _LEFTOVERS = ("corrected", "replaced")
 
 logger = logging.getLogger(__name__)
@@ -57,22 +57,22 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class ClassChange:
-    """The accuracy of a class before and after an update; None if it is new or untested."""
+    """The accuracy of a class before and after an update."""
 
     name: str
     tested: int  # test images
-    before: float | None
-    after: float | None
+    before: float | None  # None if the class is new or has no test images
+    after: float | None  # None if it has no test images
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of classes or photos that were taught before."""
+    """A change to classes or photos that were taught before."""
 
     action: Literal["forgot", "erased", "renamed", "merged", "corrected", "fine-tuned on"]
-    classes: tuple[str, ...]  # that were forgotten, renamed or merged
-    photos: int  # that were theirs, or that were forgotten, erased or corrected
-    into: str | None = None  # the new name, or the class that they were merged into
+    classes: tuple[str, ...]  # the classes that were forgotten, renamed or merged
+    photos: int  # number of photos of these classes, or erased, corrected or trained on
+    into: str | None = None  # the new name, or the class that was merged into
 
     def __str__(self) -> str:
         """Say what was done, such as ``renamed hat to cap``."""
@@ -85,16 +85,16 @@ class Edit:
 class Update:
     """The result of an update."""
 
-    step: int  # that it made, counted from 0
+    step: int  # the step that it made, counted from 0
     learned: tuple[str, ...]  # new classes
-    replayed: tuple[str, ...]  # known classes of which it had more images
-    images: int  # to train on, without exemplars
+    replayed: tuple[str, ...]  # known classes with more images
+    images: int  # number of training images, without exemplars
     epochs: int  # of the first phase
     before: Accuracy | None  # of the previous model on the same images; None for the first step
     after: Accuracy
     classes: tuple[ClassChange, ...]  # all, in learning order
     seconds: float  # of training
-    edit: Edit | None = None  # what it did if it taught nothing
+    edit: Edit | None = None  # the change, if the update taught nothing
 
     @property
     def finetuned(self) -> bool:
@@ -108,7 +108,7 @@ class HistoryEntry:
 
     step: int
     parent: int | None  # the step that it was made from; None for the first
-    when: str  # it was finished, in ISO 8601
+    when: str  # the time when it was finished, in ISO 8601
     current: bool  # whether it is the model's current step
     update: Update
 
@@ -122,14 +122,14 @@ class Store:
     def pointer(self) -> Pointer | None:
         """The current step, or None if there is no model yet.
 
-        If ``current.json`` is lost, it is the newest intact step; the next process that changes the
-        model writes that down.
+        If ``current.json`` is lost, this is the newest intact step; the next process that changes
+        the model writes the file again.
         """
         found = read_pointer(self.folder)
         return rebuild_pointer(self.folder) if found is None else found
 
     def existing(self) -> Pointer:
-        """The current step; raises if there is no model."""
+        """The current step; raises ValueError if there is no model."""
         pointer = self.pointer()
         if pointer is None:
             raise ValueError(
@@ -143,7 +143,7 @@ class Store:
         return step_path(self.folder, step)
 
     def steps(self, pointer: Pointer) -> list[int]:
-        """The numbers of the steps that count; some may have been set aside."""
+        """The numbers of the committed steps, without those whose state was set aside."""
         return [
             step
             for step in step_numbers(self.folder)
@@ -151,7 +151,7 @@ class Store:
         ]
 
     def facts(self, step: int) -> dict[str, Any]:
-        """What is recorded about a step, without its tensors; raises `damaged`."""
+        """The record of a step, without its tensors; raises the error that `damaged` makes."""
         try:
             return load_facts(self.path(step) / "state")
         except (DamagedFile, FileNotFoundError) as error:
@@ -169,20 +169,20 @@ class Store:
             raise self.damaged(f"{self.path(step)} doesn't say what its update did.") from error
 
     def damaged(self, problem: object) -> DamagedFile:
-        """The error that says what is damaged, and the way out."""
+        """Make the error that says what is damaged, and the way out."""
         return DamagedFile(
             f"{problem} `densekd check {self.folder}` says which steps are intact, and "
             f"`densekd undo {self.folder} --to N` goes to one of them."
         )
 
     def verify(self, step: int) -> None:
-        """Raise ValueError unless all that a step needs is intact, also in other steps."""
+        """Raise ValueError unless all files that a step needs are intact, also in other steps."""
         reason = why_damaged(self.folder, step)
         if reason is not None:
             raise self.damaged(reason)
 
     def before_finetuning(self, step: int) -> int:
-        """The step itself, or the one that was fine-tuned to make it, unless that is lost."""
+        """The nearest step, back from this one, that isn't fine-tuned; this one if that is lost."""
         with suppress(DamagedFile, FileNotFoundError):
             for each in step_ancestors(self.folder, step):
                 if not update_from_json(self.facts(each)["update"]).finetuned:
@@ -190,9 +190,9 @@ class Store:
         return step
 
     def commit(self, prepared: Path, step: int) -> None:
-        """Make the state in ``prepared`` a step, and the current one."""
+        """Make the state in ``prepared`` a step, and make this step the current one."""
         place = self.path(step)
-        if place.exists():  # left by an update that was killed before the step counted
+        if place.exists():  # left by an update that was killed before it wrote the pointer
             self._clear(place, prepared)
         place.parent.mkdir(exist_ok=True)
         os.replace(prepared, place)
@@ -202,20 +202,20 @@ class Store:
 
     @property
     def pending(self) -> Path:
-        """The folder of what is unfinished."""
+        """The folder for unfinished updates and edits."""
         return self.folder / "pending"
 
     def pending_update(self, asked: str, parent: int | None) -> Path:
-        """The folder of an unfinished update of the step ``parent``, whose digest is ``asked``."""
+        """The folder of an unfinished update with the digest ``asked``, made from ``parent``."""
         return self.pending / digest([asked, parent])
 
     @property
     def aside(self) -> Path:
-        """The folder of what was set aside."""
+        """The folder for files that were set aside."""
         return self.folder / ASIDE
 
     def _clear(self, place: Path, prepared: Path) -> None:
-        """Make room for a step: what the same update left is replaced, anything else kept."""
+        """Make room for a step: replace what the same update left, set anything else aside."""
         if _same_update(place, prepared):
             replaced = prepared.with_name("replaced")
             shutil.rmtree(replaced, ignore_errors=True)
@@ -225,7 +225,7 @@ class Store:
             logger.warning("%s didn't count as a step of the model; it is now in %s.", place, aside)
 
     def _finish_commit(self, pointer: Pointer) -> None:
-        """Remove what was left by an update that was killed after its step counted, or an edit."""
+        """Remove what was left by an edit, or by an update that was killed after its commit."""
         if not self.pending.exists():
             return
         done = [self.pending / name for name in (EDIT, *_LEFTOVERS)]
@@ -234,19 +234,19 @@ class Store:
             done.append(self.pending_update(facts["asked"], facts["parent"]))
         for place in done:
             shutil.rmtree(place, ignore_errors=True)
-        with suppress(OSError):  # another update waits to be continued
+        with suppress(OSError):  # not empty: another update can still be continued
             self.pending.rmdir()
 
     @property
     def erasing(self) -> Path:
-        """The file that says what is being erased; it is there until that is done."""
+        """The file that says what is being erased; it exists until the erasure is done."""
         return self.folder / "erasing.json"
 
     @contextmanager
     def locked(self, *, to_erase: bool = False) -> Iterator[None]:
         """Hold the model's lock, and first tidy up; raises what `held` raises.
 
-        As long as photos are being erased, only a process that holds it ``to_erase`` may go on.
+        Also raises ValueError if an erasure was interrupted, unless this is ``to_erase``.
         """
         with self.held():
             remove_leftovers(self.folder)
@@ -263,13 +263,13 @@ class Store:
             yield
 
     def tidy(self) -> None:
-        """Remove what a killed command left, unless the model is in use or can't be written."""
+        """Remove what a killed command left, unless the model is in use or read-only."""
         with suppress(ValueError, OSError), self.locked():
             pass
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the model's lock; raises if another process holds it, or if the disk is full."""
+        """Hold the model's lock; raises ValueError if another process does, or the disk is full."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder / "lock")
         try:
@@ -292,7 +292,7 @@ class Store:
 
 
 def _same_update(place: Path, other: Path) -> bool:
-    """Whether two states were made by the same update, so that they differ by times only."""
+    """Whether two states were made by the same update, so that only their times differ."""
     try:
         facts = [load_facts(each / "state") for each in (place, other)]
     except (DamagedFile, FileNotFoundError):
@@ -302,7 +302,7 @@ def _same_update(place: Path, other: Path) -> bool:
 
 
 def update_from_json(facts: object) -> Update:
-    """Rebuild an update from its JSON; raises ValueError if that can't be one."""
+    """Rebuild an update from its JSON; raises ValueError if the JSON doesn't fit."""
     # Imported only here: it takes a tenth of a second, and predictions don't need it.
     from pydantic import TypeAdapter
 

@@ -1,4 +1,4 @@
-"""Teach a model new classes: a transaction that may be interrupted at any moment."""
+"""Teach a model new classes, as a transaction that can be interrupted at any moment."""
 
 import time
 from pathlib import Path
@@ -14,11 +14,11 @@ def teach_model(
 ) -> Update:
     """Teach a model the classes in a folder of images; makes the model if there is none.
 
-    ``source`` has a sub-folder of images for each class, or ``train`` and ``val`` with such.
+    ``source`` has a sub-folder of images for each class, or ``train`` and ``val`` that have these.
 
     The model doesn't change until the update is finished and verified. Repeat the call to continue
     an interrupted update; it ends with the same weights, bit for bit. If the last update was the
-    same, nothing is done. Raises `Stopped` if ``observer`` asked for it; progress is saved.
+    same, nothing is done. Raises `Stopped` if ``observer`` asks to stop; progress is saved.
     """
     observer, began = observer or TeachObserver(), time.monotonic()
     request = _read(folder, source, options, observer)
@@ -35,7 +35,10 @@ def teach_model(
 def preview(
     folder: Path, source: Path, options: TeachOptions, observer: TeachObserver | None = None
 ) -> Plan:
-    """Say what `teach_model` would do and how long it would take, without changing anything."""
+    """Plan what `teach_model` would do, and time it, without changing the model.
+
+    Raises ValueError if the model's last update was the same.
+    """
     observer, began = observer or TeachObserver(), time.monotonic()
     request = _read(folder, source, options, observer)
     if isinstance(request, Update):
@@ -46,14 +49,14 @@ def preview(
 def _read(
     folder: Path, source: Path, options: TeachOptions, observer: TeachObserver
 ) -> UpdateRequest | Update:
-    """What the update needs, or the model's last update if it was the same."""
+    """Everything that the update needs, or the model's last update if it was the same."""
     check_places(folder, source)
     store, reading = Store(folder), stoppable(observer.reading, observer)
     return _kind(store, options).read(store, source, options, reading)
 
 
 def _kind(store: Store, options: TeachOptions) -> type[UpdateRequest]:
-    """The kind of update: that of the model, or for a new one what the options ask for."""
+    """The kind of update that fits the model, or for a new model the options."""
     pointer = store.pointer()
     if pointer is None:
         frozen = not options.trains

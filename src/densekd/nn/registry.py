@@ -42,8 +42,8 @@ NETWORKS = (
 def make_backbone(name: str, size: tuple[int, int] | None = None) -> Backbone:
     """Build the network of that name, such as ``resnet32``, ``wrn-40-4`` or ``hf:FOLDER``.
 
-    Pretrained networks, ``lite0`` and ``hf:``, come with weights; the others' are drawn. A network
-    of one's own, such as ``mine.py:tiny``, is tried on images of ``size``.
+    Pretrained networks (``lite0``, ``hf:``) come with weights; those of others are drawn at random.
+    A custom network, such as ``mine.py:tiny``, is tried on images of ``size``.
     """
     if is_reference(name):
         return own_backbone(name, find(name), size)
@@ -68,7 +68,7 @@ def describe_backbone(name: str, backbone: object) -> dict[str, Any]:
 def rebuild_backbone(facts: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Backbone:
     """Build the network that `describe_backbone` described, without weights or downloads.
 
-    ``shapes`` are those of its weights: a description of anything larger is refused.
+    ``shapes`` are those of its weights; a description of a larger network is refused.
     """
     name = str(facts["network"])
     if "config" in facts:

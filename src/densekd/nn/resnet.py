@@ -14,7 +14,8 @@ from torch.nn.functional import pad
 
 from densekd.nn.network import Features
 
-# He et al.'s deepest network, and more than any published width: names may come from a stranger.
+# Limits, since names may come from a stranger: He et al.'s deepest network, and a width beyond any
+# published one.
 _DEEPEST, _WIDEST = 1202, 32
 
 
@@ -148,7 +149,7 @@ class WideResNet(nn.Module):
 
     Its activations come before the convolutions. A depth of 6 n + 4 has n blocks a stage. ``large``
     uses ResNet-18's stem, for images of about 224 x 224: maps are a quarter as high and wide.
-    Otherwise they take 49 times as long as 32 x 32.
+    Without it, such images take 49 times as long as those of 32 x 32.
     """
 
     def __init__(self, depth: int, widen: int, *, large: bool = False) -> None:

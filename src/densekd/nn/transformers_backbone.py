@@ -1,4 +1,4 @@
-"""Pretrained image models of the library transformers as backbones."""
+"""Pretrained image models from the transformers library as backbones."""
 
 import json
 import logging
@@ -17,14 +17,14 @@ from densekd.nn.network import Features, Preprocessing
 
 logger = logging.getLogger(__name__)
 
-_LARGEST_IMAGE = 1024  # of a side, for a network that someone else described
+_LARGEST_IMAGE = 1024  # pixels of a side, for a network that someone else described
 
 _local_only = ContextVar("_local_only", default=False)
 
 
 @contextmanager
 def only_local_files() -> Iterator[None]:
-    """Within it, no network is asked for a model: only what was downloaded before is found."""
+    """Within this context, download nothing: only models that were downloaded before are found."""
     token = _local_only.set(True)
     try:
         yield
@@ -33,9 +33,10 @@ def only_local_files() -> Iterator[None]:
 
 
 class Pretrained(nn.Module):
-    """A model of transformers as a backbone; it resizes images, which must be normalised.
+    """A transformers model as a backbone; it resizes images, but they must be normalised already.
 
-    ``pools`` uses the model's ``pooler_output``; else its class token, or the mean of all tokens.
+    With ``pools`` it uses the model's ``pooler_output``, otherwise (or if the model has none) the
+    class token, or the mean of all tokens.
     """
 
     def __init__(self, model: nn.Module, preprocessing: Preprocessing, pools: bool = True) -> None:
@@ -69,7 +70,7 @@ class Pretrained(nn.Module):
         """What `rebuild_pretrained` needs, for JSON."""
         config: Any = self.model.config
         return {
-            # Its own JSON, since the names of labels have numbers as keys, which JSON can't hold.
+            # The library's own JSON, since label names have numbers as keys, which JSON can't hold.
             "config": json.loads(config.to_json_string(use_diff=False)),
             "preprocessing": self.preprocessing._asdict(),
             "pools": self.pools,
@@ -137,7 +138,7 @@ def rebuild_pretrained(
 
 
 def _check_description(settings: object, preprocessing: Preprocessing, weights: int) -> None:
-    """Raise if building what is described would take long: every layer has weights."""
+    """Raise if there are more layers than weights, since building them would take long."""
     size = preprocessing.size
     if size is not None and not all(type(n) is int and 1 <= n <= _LARGEST_IMAGE for n in size):
         raise ValueError(f"an image size of {size} is not from 1 to {_LARGEST_IMAGE}")
@@ -192,7 +193,7 @@ def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
     vision = getattr(config, "vision_config", config)
     size = _size(given.get("crop_size") or given.get("size") or getattr(vision, "image_size", None))
     if not given.get("do_normalize", True):
-        # It takes pixels from 0 to 1, or as they are.
+        # The model takes pixels from 0 to 1, or from 0 to 255.
         std = 1.0 if given.get("do_rescale", True) else 1 / 255
         return Preprocessing(size, (0.0, 0.0, 0.0), (std, std, std))
     if "image_mean" not in given:
@@ -201,7 +202,7 @@ def _preprocessing(transformers: Any, place: str, config: Any) -> Preprocessing:
 
 
 def _size(given: object) -> tuple[int, int] | None:
-    """Read height and width from any of the ways in which they are written."""
+    """Read height and width from any of the forms that configurations use."""
     match given:
         case {"height": int(height), "width": int(width)} | [int(height), int(width)]:
             return height, width
@@ -212,7 +213,7 @@ def _size(given: object) -> tuple[int, int] | None:
 
 @contextmanager
 def _offline(offline: bool) -> Iterator[None]:
-    """Let the hub's library send nothing; it would even to say which program asks."""
+    """If ``offline``, keep the hub's library from sending anything, even which program asks."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# By the index of the method; the page has the same.
+# By the index of the method; the page uses the same colours.
 _COLOURS = (
     *("#2f6db3", "#d1601c", "#2a8a55", "#b0307c", "#6f55c4"),
     *("#97780a", "#168797", "#c03a3a", "#66707f", "#86573a"),
@@ -34,7 +34,7 @@ class Series:
 
     method: str
     points: tuple[ChartPoint, ...]
-    finished: bool = True  # whether all its runs are
+    finished: bool = True  # whether the runs that it shows are
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Chart:
 
     @property
     def has_band(self) -> bool:
-        """Whether a line has a band around it, of its standard deviations."""
+        """Whether a line has a band of standard deviations around it."""
         points = (point for series in self.series for point in series.points)
         return not self.categories and any(point.spread for point in points)
 
@@ -76,9 +76,10 @@ def draw_figures(
     places: Mapping[str, int],
     endings: Sequence[str] = ("pdf", "png"),
 ) -> dict[str, bytes]:
-    """Draw the figures of a protocol side by side, as files by ending: the same bytes each time.
+    """Draw the figures of a protocol side by side, and return a file for each ending.
 
-    ``places`` has the index of each method, which gives it the same colour in all figures.
+    PDF and PNG files have the same bytes each time. ``places`` has the index of each method, which
+    gives it the same colour in all figures.
     """
     # Imported here because it takes a second.
     from matplotlib import rc_context
@@ -111,12 +112,12 @@ def draw_figures(
 
 
 def _add_legend(figure: "Figure", panels: "Sequence[Axes]") -> None:
-    """Add one legend for all panels, with as many methods in a row as have room."""
+    """Add one legend for all panels, with as many methods in a row as fit."""
     known = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         known.update(dict(zip(labels, handles, strict=True)))
-    inches = 0.55 + 0.065 * max(map(len, known))  # the sample of a line, and a name of 8 points
+    inches = 0.55 + 0.065 * max(map(len, known))  # the line sample, and a name in 8 points
     columns = max(1, min(len(known), int(figure.get_figwidth() / inches)))
     style: dict[str, Any] = {"ncols": columns, "frameon": False}
     figure.legend(known.values(), known, loc="outside lower center", **style)
@@ -195,7 +196,7 @@ def _draw_map(axes: "Axes", chart: HeatMap) -> None:
 
 
 def _coordinates(series: Series) -> np.ndarray:
-    """The rows are x, y and spread."""
+    """Three rows: x, y and spread."""
     points = [(point.x, point.y, point.spread or 0.0) for point in series.points]
     return np.reshape(points, (-1, 3)).T
 
@@ -205,5 +206,5 @@ def _label(shown: Series | HeatMap) -> str:
 
 
 def _literal(text: str) -> str:
-    """A name without dollars that start a formula, or underscores that hide it in a legend."""
+    """Escape dollars, which start a formula, and drop underscores that hide a name in legends."""
     return text.replace("$", r"\$").lstrip("_")

@@ -50,7 +50,7 @@ def compare(*folders: Path | str) -> "Comparison":
 
 
 class Comparison(Sequence[Mapping[str, Any]]):
-    """Finished runs side by side: a row for each, with shares from 0 to 1, the best first."""
+    """Finished runs side by side: one row per run, accuracies from 0 to 1, the best run first."""
 
     def __init__(self, runs: Sequence[tuple[str, RunRecord]]) -> None:
         self.runs = tuple(runs)
@@ -92,7 +92,7 @@ class Comparison(Sequence[Mapping[str, Any]]):
     def plot(self, file: Path | str) -> None:
         """Draw the accuracy after each task, on all classes seen and on those of earlier tasks.
 
-        The ending of the file says whether as PNG, PDF or SVG.
+        The suffix of the file selects PNG, PDF or SVG.
         """
         titles = {"accuracy": "All classes seen", "old_accuracy": "Classes of earlier tasks"}
         charts = []
@@ -113,7 +113,7 @@ def _texts(row: Mapping[str, Any]) -> list[str]:
 
 
 def finished_runs(*folders: Path) -> list[tuple[str, RunRecord]]:
-    """The finished runs in folders, or those that they are, each with a label; the best first."""
+    """The finished runs in run folders, or in folders of them, each with a label; best first."""
     files = [
         file
         for folder in folders

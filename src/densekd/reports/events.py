@@ -12,8 +12,8 @@ Curve = list[tuple[int, float]]
 def read_losses(folder: Path) -> dict[str, Curve]:
     """Read each loss term of a run by epoch, counted over all tasks; empty if there are none.
 
-    What ``epochs.jsonl`` lacks, because an earlier version trained it, comes from TensorBoard
-    events, if TensorBoard is installed.
+    Epochs of earlier versions aren't in ``epochs.jsonl``; they are read from TensorBoard events, if
+    TensorBoard is installed.
     """
     # Imported here because it imports PyTorch, which `compare` doesn't need.
     from densekd.runs.epochs import read_epochs
@@ -24,13 +24,13 @@ def read_losses(folder: Path) -> dict[str, Curve]:
         found = _read_tensorboard(folder / "tensorboard" / "epochs")
     for entry in epochs:
         for slot, loss in entry["losses"].items():
-            if loss is not None:  # a finite number
+            if loss is not None:  # None stands for NaN and infinity
                 found.setdefault(slot, {})[entry["step"]] = loss
     return {slot: sorted(curve.items()) for slot, curve in found.items()}
 
 
 def mean_losses(group: Group) -> dict[str, Curve]:
-    """The loss terms of a group: at each epoch, the mean over the runs that have it."""
+    """The loss terms of a group: at each epoch, the mean over the runs that reached it."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in group.runs or group.all_runs:
         for slot, curve in read_losses(run.folder).items():
@@ -50,7 +50,7 @@ def _read_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
         event_accumulator,
     )
 
-    # A size of 0 keeps all events, but for those that a resumed run repeated.
+    # A size of 0 keeps all events except those that a resumed run repeated.
     events = event_accumulator.EventAccumulator(str(folder), {"scalars": 0})
     events.Reload()
     return {

@@ -19,7 +19,7 @@ from densekd.sweeps.pick import REPLICATES, Pick, cell_of
 from densekd.sweeps.search import distinct
 
 GridPoint = Mapping[str, Any]
-_SCALES = {"seconds": 1.0, "variance": 1e4}  # of the paper's numbers; others are in percent
+_SCALES = {"seconds": 1.0, "variance": 1e4}  # the paper's units; others are in percent
 _KINDS: dict[str, CellKind] = {"seconds": "seconds", "variance": "variance"}
 _TITLES = {AVERAGE: "", "accuracy": "", "seconds": "time"}
 _READING = "Percent of test images; ± is the sample standard deviation over runs."
@@ -33,8 +33,8 @@ class SweepEntry:
     state: str
     reason: str
     run: AnyRun | None
-    # Settings, by dotted key, in which it differs from the file, so that the paper's numbers are
-    # about something else.
+    # Settings, by dotted key, in which it differs from the file; if there are any, it isn't
+    # compared with the paper's numbers.
     differs: frozenset[str] = frozenset()
 
 
@@ -44,15 +44,15 @@ class SweepResults:
 
     experiment: Experiment
     changes: GridPoint  # settings given besides the file's
-    seconds: float  # over all calls, by the clock
+    seconds: float  # wall-clock time over all calls
     entries: tuple[SweepEntry, ...]  # without trials that were not picked
-    trials: tuple[SweepEntry, ...] = ()  # those
-    picks: tuple[Pick, ...] = ()  # what a search has picked
+    trials: tuple[SweepEntry, ...] = ()  # trials that were not picked
+    picks: tuple[Pick, ...] = ()  # what a search picked
     left_out: tuple[tuple[GridPoint, str], ...] = ()  # points that were impossible, and why
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on what failed, what was left out, and how it differs from the file."""
+        """Sentences on failed runs, points left out, edited files, and changes from the file."""
         failed = [e for e in self.entries if e.state == "failed"]
         lines = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
         for reason, points in group_by(self.left_out, lambda each: each[1]).items():
@@ -64,7 +64,7 @@ class SweepResults:
 
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
+        """How many runs are finished, pruned, failed, running or waiting, in words."""
         states = [entry.state for entry in (*self.trials, *self.entries)]
         parts = [f"{states.count('finished')} of {len(states)} runs finished"]
         parts += [
@@ -84,9 +84,9 @@ class SweepResults:
 
 
 def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
-    """The sweep in a folder, with its runs as far as they were found.
+    """Read the sweep in a folder, with those of its runs that were found.
 
-    A failure is left out if its point was finished later.
+    A failed run is left out if another run of its point has finished.
 
     Raises:
         ValueError: its experiment or its record can't be read, or a link leads out of the folder.
@@ -96,7 +96,7 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     record = load_sweep(folder)
     given = flat(record.get("settings") or {})
     changes = {key: value for key, value in given.items() if key not in INERT_KEYS}
-    # By its path; or else by its name, since the folder of the sweep may have been moved.
+    # Look up by path, else by name, because the folder of the sweep may have been moved.
     known = {run.folder.name: run for run in found.every}
     known |= {os.path.realpath(run.folder): run for run in found.every}
     entries = []
@@ -123,10 +123,10 @@ def _is_finished(run: AnyRun | None, experiment: Experiment) -> bool:
 
 
 def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -> frozenset[str]:
-    """The settings of a run that ``changes`` make differ from those of the experiment's file.
+    """The settings of a run that differ from the experiment's file because of ``changes``.
 
-    Seeds, devices and the length of schedules are left out, orders of classes unless the file
-    gives them, and where ImageNet is.
+    Engine settings, epochs and the path of ImageNet don't count; nor do seed and class order,
+    unless the file gives them.
     """
     if not changes:
         return frozenset()
@@ -152,7 +152,7 @@ def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -
 
 
 def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
-    """Set the trials of a search apart, and take picked values out of the points of the others."""
+    """Separate trials that weren't picked, and drop the searched keys from the picked points."""
     keys, picks = search["keys"], tuple(map(Pick.of, search["picks"]))
     chosen = [e for e in sweep.entries if any(pick.is_of(e.point, keys) for pick in picks)]
     trials = tuple(entry for entry in sweep.entries if entry not in chosen)
@@ -161,16 +161,16 @@ def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
 
 
 def experiment_tables(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> tuple[Table, ...]:
-    """The tables of a sweep: one for each value of settings that are not rows, columns or seeds.
+    """The tables of a sweep: one for each value of axes that aren't rows, columns or replicates.
 
-    Rows and columns that ``--grid`` added to the file's are in tables of their own, and so is what
-    a search has picked. ``methods`` has the label of each run's method, by which the page filters
+    Rows and columns that ``--grid`` added to the file's have separate tables, and so have the
+    picks of a search. ``methods`` has the label of each run's method, by which the page filters
     rows.
     """
     placed = (sweep.experiment.rows, sweep.experiment.columns, *REPLICATES)
 
     def place(entry: SweepEntry) -> tuple[bool, GridPoint]:
-        # Taken from the points, because a sweep may have more axes than its file.
+        # Read from the points, because a sweep can have more axes than its file.
         within = {key: entry.point[key] for key in placed if key in entry.point}
         return not _planned(sweep.experiment, within), _without(entry.point, placed)
 
@@ -183,7 +183,7 @@ def experiment_tables(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> tup
 
 
 def _picks_table(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> Table:
-    """What a search has picked for each cell of the table, and from how many trials."""
+    """What a search picked for each cell of the table, and from how many trials."""
     picks = sweep.picks
     keys = dict.fromkeys(key for pick in picks for key in (*pick.cell, *pick.values))
     columns: list[FilledColumn] = []
@@ -207,9 +207,9 @@ def _picks_table(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> Table:
 
 
 def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[Group, float]:
-    """The paper's average incremental accuracy, as a share, of groups that it has a number for.
+    """The paper's average incremental accuracy, as a share, for the groups that it covers.
 
-    Groups with other settings than the experiment's, such as other data, get none.
+    Groups whose settings differ from the experiment's, such as other data, get none.
     """
     found: dict[Group, float] = {}
     for sweep in sweeps:
@@ -229,11 +229,11 @@ def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[
 
 @dataclass(frozen=True)
 class _Layout:
-    """A table of an experiment, at fixed values of what is not a row or a column."""
+    """One table of an experiment, at fixed values of the axes that aren't rows or columns."""
 
     experiment: Experiment
     place: GridPoint
-    added: bool  # whether its rows or columns are not in the file
+    added: bool  # whether ``--grid`` added its rows or columns
     entries: Sequence[SweepEntry]
 
     def table(self, rehearsal: str, methods: Mapping[AnyRun, str]) -> Table:
@@ -256,7 +256,7 @@ class _Layout:
         return Table.of(name, title, note, columns, _labels(runs, methods))
 
     def _results(self, rows: Sequence[Any]) -> Iterator[FilledColumn]:
-        """Ours, the paper's and the gap, by column and by what the paper measures there."""
+        """Our number, the paper's and the gap, for each column and measure of the paper."""
         experiment, axis = self.experiment, self.experiment.columns
         told = [target.measure for target in experiment.targets if axis in target.where]
         measures = dict.fromkeys([experiment.measure, *told])
@@ -268,13 +268,13 @@ class _Layout:
             kind = _KINDS.get(measure, "percent")
             yield Column(key, word or "ours", kind, group), ours
             yield Column(f"{key}_paper", f"{word} paper".strip(), kind, group), paper
-            # Times have no gap, because the paper's machine was another.
+            # Times have no gap, because the paper used another machine.
             if kind != "seconds":
                 gap = Column(f"{key}_gap", f"{word} gap".strip(), "points", group)
                 yield gap, gaps(ours, paper)
 
     def _summary(self, rows: Sequence[Any]) -> Iterator[FilledColumn]:
-        """Mean and variance over columns that are class orders, or that the paper has these of."""
+        """Mean and variance over the columns, if they are replicates or the paper has these."""
         experiment, axis = self.experiment, self.experiment.columns
         told = any(axis not in target.where for target in experiment.targets)
         if not told and axis not in REPLICATES:
@@ -284,7 +284,7 @@ class _Layout:
             cells = [self._ours(row, value, experiment.measure) for value in self._values(axis)]
             over.append(Summary.of(cell.mean for cell in cells if cell is not None))
         summaries = [("mean", experiment.measure, [each and each.mean for each in over])]
-        if experiment.measure != "seconds":  # a variance is that of shares
+        if experiment.measure != "seconds":  # the variance column is for shares
             summaries.append(("variance", "variance", [each and each.variance for each in over]))
         for name, measure, ours in summaries:
             paper = [self._paper({experiment.rows: row}, measure) for row in rows]
@@ -321,7 +321,7 @@ class _Layout:
 def _labels(
     rows: Iterable[Iterable[AnyRun | None]], methods: Mapping[AnyRun, str]
 ) -> list[tuple[str, ...]]:
-    """The labels of the runs of each row, as far as they have one."""
+    """The method labels in each row; runs without a label are skipped."""
     known = ((methods[run] for run in runs if run is not None and run in methods) for runs in rows)
     return [tuple(dict.fromkeys(labels)) for labels in known]
 
@@ -331,7 +331,7 @@ def _shortened(runs: Iterable[AnyRun]) -> list[str]:
 
 
 def _planned(experiment: Experiment, point: GridPoint) -> bool:
-    """Whether all values of a point, seeds and orders aside, are in the experiment's file."""
+    """Whether all values of a point, except seed and class order, are in the experiment's file."""
     own = {key: (value,) for key, value in flat(experiment.settings).items()}
     own |= experiment.grid
     return all(value in own.get(key, ()) for key, value in _without(point, REPLICATES).items())

@@ -1,4 +1,4 @@
-"""The figures that there are data for."""
+"""The figures of a report; figures without data are left out."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def heat_maps(groups: Sequence[Group]) -> Iterator[HeatMap]:
 def compression_charts(
     compressions: Mapping[tuple[str, str], Sequence[CompressionRun]],
 ) -> Iterator[Chart]:
-    """The students' losses by epoch, of compressions by protocol and method."""
+    """The mean loss of the students by epoch: a chart per protocol, a line per method."""
     found: dict[str, list[Series]] = {}
     for (protocol, method), runs in compressions.items():
         epochs = zip(*(run.result["epochs"] for run in runs), strict=False)
@@ -96,7 +96,7 @@ def _flatness(groups: Sequence[Group]) -> Iterator[Chart]:
 
 
 def _noisy_losses(group: Group, rise: bool) -> Iterator[tuple[float, Summary | None]]:
-    """The mean over all draws, by sigma, of the runs with the same sigmas as the first."""
+    """The loss or its rise by sigma, over all draws of the runs with the first run's sigmas."""
     known = [run.flatness for run in group.runs if run.flatness is not None]
     alike = [each["losses"] for each in known if each["sigmas"] == known[0]["sigmas"]]
     for place, sigma in enumerate(known[0]["sigmas"] if known else ()):
@@ -122,7 +122,7 @@ def _losses(groups: Sequence[Group]) -> Iterator[Chart]:
 
 
 def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
-    """The average accuracy by exemplars per class, for protocols that differ only in these."""
+    """The average accuracy by exemplars per class, over protocols that differ only in these."""
     found: dict[str, dict[str, dict[int, Group]]] = {}
     for group in groups:
         size: Any = group.all_runs[0].settings.get("memory.per_class")
@@ -137,7 +137,7 @@ def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
 
 
 def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
-    """The points of a method: over the replicates that all sizes share, or over all if none is."""
+    """The points of a method: means over the replicates that all sizes share, or over all."""
     values = {size: group.by_replicate(AVERAGE) for size, group in sorted(sizes.items())}
     every = [set(known) for known in values.values()]
     counted = set.intersection(*every) or set.union(*every)
@@ -156,7 +156,7 @@ def _chart(
     y: str = _PERCENT,
     categories: tuple[str, ...] = (),
 ) -> Iterator[Chart]:
-    """A chart of the groups of a protocol that have points, if one has."""
+    """A chart of a protocol's groups that have points; nothing if none has."""
     series = [Series(g.method, p, bool(g.runs)) for g, p in points.items() if p]
     if series:
         label = next(iter(points)).protocol.label

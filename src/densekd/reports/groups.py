@@ -15,7 +15,7 @@ _Run = TypeVar("_Run", RunRecord, CompressionRun)
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The runs of a method within a protocol, unfinished ones too, by seed and class order."""
+    """All runs of a method within a protocol, finished or not, by seed and class order."""
 
     method: str  # its name, and what distinguishes it from others of that name
     protocol: Protocol
@@ -43,7 +43,7 @@ class Group:
 
     @property
     def replicates(self) -> str:
-        """What a mean is over if not over seeds alone: ``1 seed and 5 orders``."""
+        """What a mean is taken over: ``1 seed and 5 orders``; empty if it is over seeds alone."""
         seeds, orders = (len({run.replicate[i] for run in self.runs}) for i in (0, 1))
         return f"{many(seeds, 'seed')} and {orders} orders" if orders > 1 else ""
 
@@ -58,10 +58,10 @@ class Group:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], dict[RunRecord, str]]:
-    """The runs in groups, and those left out because another has the same settings, with a label.
+    """Group the runs; also return the left-out runs with their labels.
 
-    Such runs were copied, or repeated by another version. The most advanced counts, of several the
-    latest.
+    A run is left out if another one has the same settings, because it was copied, or repeated by
+    another version. The most advanced run counts, among equals the latest.
     """
     members, repeated = _members(runs)
     groups = [
@@ -74,7 +74,7 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], dict[RunRecord, 
 def group_compressions(
     compressions: Sequence[CompressionRun],
 ) -> dict[tuple[str, str], list[CompressionRun]]:
-    """Compressions by protocol and method, sorted; of several with the same settings the latest."""
+    """Compressions by protocol and method, sorted; of those with the same settings, the latest."""
     members, _ = _members(compressions)
     return {key: [*members[key].values()] for key in sorted(members)}
 
@@ -82,7 +82,7 @@ def group_compressions(
 def _members(
     runs: Sequence[_Run],
 ) -> tuple[dict[tuple[Any, str], dict[tuple[str, str], _Run]], dict[_Run, str]]:
-    """The runs by protocol and label, then by replicate; and those that others repeat."""
+    """The runs by protocol and label, then by replicate; and the repeated runs with labels."""
     members: dict[tuple[Any, str], dict[tuple[str, str], _Run]] = {}
     repeated: dict[_Run, str] = {}
     labels = method_labels([(run.method, run.protocol, run.settings) for run in runs])
@@ -95,7 +95,7 @@ def _members(
 
 
 def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Group, Difference]]:
-    """The paired difference of every two methods of a protocol that share a replicate."""
+    """The paired difference of every two methods that share a protocol and a replicate."""
     found = []
     for first, second in itertools.combinations(groups, 2):
         if first.protocol == second.protocol:
@@ -106,9 +106,9 @@ def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Grou
 
 
 def by_order(groups: Sequence[Group]) -> dict[Group, dict[str, Summary]]:
-    """The average accuracy by class order, of methods with several.
+    """The average accuracy by class order, of methods that have several orders.
 
-    Only for the orders that all such methods of a protocol share, if these are several.
+    It has only the orders that all such methods of a protocol share, if there are at least two.
     """
     several = {group: found for group in groups if len(found := _every_order(group)) > 1}
     shared = {}
@@ -127,13 +127,13 @@ def _every_order(group: Group) -> dict[str, Summary]:
 
 
 def _rank(run: AnyRun) -> tuple[bool, int, float]:
-    """A sort key by which runs that are further, or later, come last."""
+    """Sort key: the most advanced run last, among equals the latest last."""
     file = run.folder / ("result.json" if run.result else "config.toml")
     steps = len(run.steps) if isinstance(run, RunRecord) else 0
     return run.result is not None, steps, file.stat().st_mtime
 
 
 def _position(group: Group) -> tuple[list[tuple[int, str]], float, str]:
-    """By protocol, then the best first and the unfinished last."""
+    """Sort key: protocol, then best accuracy first, groups without finished runs last."""
     summary = group.summary(AVERAGE)
     return natural_order(group.protocol.label), -summary.mean if summary else 1.0, group.method

@@ -1,4 +1,4 @@
-"""The names of runs: their protocol, and what distinguishes their methods within it."""
+"""Labels of runs: their protocol, and what distinguishes their methods within it."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ from densekd.reports.statistics import group_by
 
 FlatSettings = Mapping[str, Any]  # by dotted names
 
-# Settings that usually follow from others, and say little by themselves.
+# Settings that usually follow from others, and say little alone.
 _DERIVED = (
     "method.options.lambda_base",
     "augment.",
@@ -21,7 +21,7 @@ _DERIVED = (
     "training.finish.",
     "start.settings",
 )
-# The checksum of a file of one's own, such as code, is a setting with this before its name.
+# Prefix of a setting's key that holds the checksum of a custom file, such as code.
 FILE_KEY = "file "
 # Settings that belong to the protocol or the replicate rather than to the method.
 _SHARED = (
@@ -49,12 +49,12 @@ class Protocol:
 
     @property
     def label(self) -> str:
-        """All parts in a line."""
+        """All parts in one line."""
         return " · ".join(filter(None, astuple(self)))
 
 
 def data_words(settings: FlatSettings) -> str:
-    """The data of a run, and which of its images."""
+    """The data of a run in words, with the settings that select or change images."""
     words = {
         "data.image_size": "{} pixels",
         "data.classes_file": "classes of {}",
@@ -107,18 +107,18 @@ def shortened_schedule(settings: FlatSettings) -> str:
 
 
 def many(count: int | None, noun: str) -> str:
-    """A number of things: 1 run, 2 runs; None if it is unknown."""
+    """A count with its noun: ``1 run``, ``2 runs``, or ``None runs`` for an unknown number."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def file_name_part(text: str) -> str:
-    """A text as part of a file name."""
+    """Turn a text into a part of a file name."""
     return re.sub(r"[^a-z0-9+]+", "-", text.lower().replace("%", "percent")).strip("-")[:80]
 
 
 def table_file_name(text: str) -> str:
-    """A text, which may have paths and long lists in it, as a file name without ending."""
-    # File systems take 255 bytes, of which the ending and a number need some.
+    """Turn a text, which can have paths and long lists in it, into a file name without suffix."""
+    # File systems take 255 bytes, and the suffix and a number need some of them.
     return re.sub(r"[^\w.+-]+", "-", text).encode()[:200].decode(errors="ignore")
 
 
@@ -132,14 +132,14 @@ def unused_name(name: str, used: set[str]) -> str:
 
 def natural_order(text: str) -> list[tuple[int, str]]:
     """A sort key by which 5 comes before 20."""
-    parts = re.split(r"0*(\d+)", text)  # the odd ones are numbers, of any length
+    parts = re.split(r"0*(\d+)", text)  # numbers, of any length, are at odd places
     return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
 def method_labels(runs: Sequence[tuple[str, Hashable, FlatSettings]]) -> list[str]:
-    """The method of each run, and what distinguishes it from others of that name and protocol.
+    """Label each run by its method, and by what distinguishes it within its method and protocol.
 
-    A run is the name of its method, its protocol, and its settings.
+    A run is given as the name of its method, its protocol, and its settings.
     """
     keys = _keys([settings for _, _, settings in runs], (*_SHARED, *INERT_KEYS))
     rivals = group_by(runs, lambda run: run[:2])
@@ -151,9 +151,9 @@ def method_labels(runs: Sequence[tuple[str, Hashable, FlatSettings]]) -> list[st
 
 
 def run_labels(several: Sequence[FlatSettings]) -> list[str]:
-    """The method of each run, and which of all its settings distinguish it from the others."""
+    """Label each run by its method and by the settings that distinguish it from the others."""
     every = _keys(several, ("method.name", *INERT_KEYS))
-    # First by settings that all runs have: most others belong to one method.
+    # Try settings that all runs have first, because most others belong to one method.
     shared = [key for key in every if all(key in settings for settings in several)]
     different = _distinguishing(several, shared)
     labels = [_described(each.get("method.name", "?"), each, different) for each in several]
@@ -178,7 +178,7 @@ def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> lis
     different = [key for key in keys if kinds([key]) > 1 and not _unknown(several, key)]
     for key in [key for key in different if key.startswith(_DERIVED)]:
         rest = [other for other in different if other != key]
-        # A parent's settings have its seed and order, which are those of its branch.
+        # The digest of a parent's settings covers seed and order, which its branch shares.
         more = _REPLICATE if key == "start.settings" else ()
         if kinds([*rest, *more]) == kinds([*different, *more]):
             different = rest
@@ -186,7 +186,7 @@ def _distinguishing(several: Sequence[FlatSettings], keys: Sequence[str]) -> lis
 
 
 def _unknown(several: Sequence[FlatSettings], key: str) -> bool:
-    """Whether a key is that of a file, and all runs that know its checksum agree in it."""
+    """Whether a key is a file's checksum on which all runs that have it agree."""
     known = {each[key] for each in several if key in each}
     return key.startswith(FILE_KEY) and len(known) == 1
 

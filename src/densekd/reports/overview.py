@@ -1,4 +1,4 @@
-"""The tables that every report has; they are without rows if there is nothing to say."""
+"""The tables of every report; a table without data has no rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -49,7 +49,7 @@ _SPREAD = "± is the sample standard deviation over seeds and class orders."
 
 
 def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table:
-    """What each method reached, beside the paper's average incremental accuracies (``targets``)."""
+    """Results of each method beside the paper's average incremental accuracy (``targets``)."""
     ours = [group.summary(AVERAGE) for group in groups]
     paper = [targets.get(group) for group in groups]
     own = _own_columns(groups)
@@ -71,7 +71,7 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
 
 
 def metrics_table(groups: Sequence[Group]) -> Table:
-    """The metrics that the comparison leaves out; without rows for runs that lack them all."""
+    """The metrics that the comparison leaves out; groups that lack all of them have no row."""
     measured = [group for group in groups if any(map(group.summary, (c.key for c in METRICS)))]
     columns = [(column, [group.summary(column.key) for group in measured]) for column in METRICS]
     return _table("metrics", "Further metrics", NOTE_ON_METRICS, _names(measured), columns)
@@ -83,7 +83,7 @@ def _own_columns(groups: Sequence[Group]) -> list[Column]:
 
 
 def differences_table(groups: Sequence[Group]) -> Table:
-    """The paired differences between methods that share a replicate."""
+    """The paired differences between methods that share seeds and class orders."""
     found = differences(groups, AVERAGE)
     methods = [(first.method, second.method) for first, second, _ in found]
     intervals = [each.interval or (None, None) for _, _, each in found]
@@ -107,7 +107,7 @@ def differences_table(groups: Sequence[Group]) -> Table:
 
 
 def orders_table(groups: Sequence[Group]) -> Table:
-    """The average accuracy by class order, of methods that learned in several."""
+    """The average accuracy by class order, for methods that learned in several orders."""
     found = by_order(groups)
     orders = sorted({order for shared in found.values() for order in shared}, key=natural_order)
     over = [Summary.of(each.mean for each in shared.values()) for shared in found.values()]
@@ -126,7 +126,7 @@ def orders_table(groups: Sequence[Group]) -> Table:
 
 
 def runs_table(groups: Sequence[Group], repeated: Mapping[RunRecord, str]) -> Table:
-    """Every run, its progress, code and machine; ``repeated`` has the labels of the left out."""
+    """Every run, its progress, code and machine; ``repeated`` has left-out runs with labels."""
     labelled = [(run, group.method, "") for group in groups for run in group.all_runs]
     left_out = "left out: another run has the same settings"
     labelled += [(run, label, left_out) for run, label in repeated.items()]
@@ -149,7 +149,7 @@ def runs_table(groups: Sequence[Group], repeated: Mapping[RunRecord, str]) -> Ta
 
 
 def compression_table(found: Mapping[tuple[str, str], Sequence[CompressionRun]]) -> Table:
-    """What small networks learned from large ones, by protocol and method."""
+    """The accuracy of compressed networks and their teachers, by protocol and method."""
     names = [(method, protocol) for protocol, method in found]
     measures = (
         Column("accuracy", "accuracy", "percent"),

@@ -43,20 +43,20 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that is on a page. The section called ``runs`` shows the settings of all runs."""
+    """The contents of a page. The section called ``runs`` shows the settings of all runs."""
 
     title: str
-    lead: str  # what the page is about, in a sentence
+    lead: str  # what the page is about, in one sentence
     shortened: str  # which schedules were shortened; empty if none was
     damaged: tuple[str, ...]  # the names of sweeps that can't be read
     methods: tuple[str, ...]  # in the order of their colours
     protocols: tuple[str, ...]
     sections: tuple[Section, ...]
-    runs: tuple[tuple[RunRecord, str], ...]  # with the label of the method
+    runs: tuple[tuple[RunRecord, str], ...]  # each with the label of its method
 
 
 def render_page(contents: Contents) -> bytes:
-    """The page as HTML. All names are escaped."""
+    """Render the page as HTML, with all names escaped."""
     methods = {method: i for i, method in enumerate(contents.methods)}
     figures = {section.name: section.figures() for section in contents.sections}
     drawn = [chart for own in figures.values() for _, charts in own.values() for chart in charts]
@@ -65,7 +65,7 @@ def render_page(contents: Contents) -> bytes:
         "protocols": contents.protocols,
         "figures": [_with_indices(chart, methods) for chart in drawn],
     }
-    # Numbered, because folder names may repeat; the table of runs has those in the same order.
+    # Numbered, because folder names can repeat; runs of one name have the order of the runs table.
     anchors = [(run.folder.name, f"run-{i}") for i, (run, _) in enumerate(contents.runs)]
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters["method_index"] = methods.__getitem__
@@ -120,7 +120,7 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _config(run: RunRecord) -> str:
-    """Its settings without the folder of the data, which is nobody's business."""
+    """The settings of a run in TOML, without the data folder, which is private."""
     data = {**run.config.get("data", {}), "dir": None}
     return "\n".join(toml_lines({**run.config, "data": data}))
 

@@ -32,7 +32,7 @@ from densekd.shapes import is_tree
 logger = logging.getLogger(__name__)
 
 AVERAGE = "average_incremental_accuracy"
-# Measures of the last step rather than of the whole result.
+# Measures that are read from the last step, not from the whole result.
 _OF_LAST_STEP = (
     *("accuracy", "base_accuracy", "old_accuracy", "new_accuracy"),
     *("mean_task_accuracy", "mean_class_accuracy", "task_incremental_accuracy"),
@@ -56,7 +56,7 @@ class RunRecord:
 
     @cached_property
     def settings(self) -> FlatSettings:
-        """Its settings by dotted names, completed by defaults that its version didn't have."""
+        """The settings by dotted key; settings that its densekd version lacked have defaults."""
         # Imported here because it takes seconds, and `compare` doesn't need it.
         from densekd.config.schema import resolve
 
@@ -64,7 +64,7 @@ class RunRecord:
 
     @cached_property
     def files(self) -> FlatSettings:
-        """The checksums of the files that its settings name, such as code, as settings."""
+        """The checksums of the files that its settings name, such as custom code, as settings."""
         consequence = "Whether it was made with the same files as other runs is not compared."
         found = read_or_warn(_read_checksums, self.folder / CODE_FILE, consequence) or {}
         return {f"{FILE_KEY}{name}": str(checksum)[:8] for name, checksum in found.items()}
@@ -76,15 +76,15 @@ class RunRecord:
 
     @cached_property
     def protocol(self) -> Protocol:
-        """What it has in common with runs that it can be compared with."""
+        """What other runs must share with it to be compared."""
         return Protocol.of(self.settings)
 
     @property
     def replicate(self) -> tuple[str, str]:
-        """Its seed and class order, which may differ between runs that a mean is taken of."""
+        """The seed and class order, which can differ between runs that are averaged."""
         order, tasks = self.settings.get("scenario.order"), self.settings.get("scenario.tasks")
         if isinstance(tasks, list) and any(isinstance(task, list) for task in tasks):
-            order = f"tasks {digest(tasks)[:6]}"  # of named classes, which have no other order
+            order = f"tasks {digest(tasks)[:6]}"  # named classes fix the order themselves
         return str(self.settings.get("seed")), str(order)
 
     @property
@@ -94,7 +94,7 @@ class RunRecord:
 
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
+        """The progress: ``finished``, or a text such as ``2 of 6 tasks``."""
         if self.result:
             return "finished"
         steps = self.settings.get("scenario.steps")  # None if it depends on the data
@@ -106,20 +106,20 @@ class RunRecord:
 
     @property
     def commit(self) -> str:
-        """The first digits of its commit, with + if files were changed; empty if unknown."""
+        """The first digits of its commit, with + if files were edited; empty if unknown."""
         commit = str((self.result or {}).get("commit") or "")
         return commit[:10] + ("+" if commit.endswith("+") else "")
 
     @property
     def own_metrics(self) -> dict[str, float]:
-        """The metrics of one's own after the last task, by name."""
+        """The custom metrics after the last task, by name."""
         return dict(self.steps[-1].get("metrics") or {}) if self.steps else {}
 
     def measured(self, measure: str) -> float | None:
-        """A measure of a finished run: of its result, of its last step, or the training time.
+        """A measure of a finished run: an entry of its result or last step, or the training time.
 
         ``validation`` is the average incremental accuracy on validation images; ``metrics.NAME`` a
-        metric of one's own after the last task.
+        custom metric after the last task. None if the run is unfinished or lacks it.
         """
         if self.result is None:
             return None
@@ -143,7 +143,7 @@ class CompressionRun:
 
     @cached_property
     def settings(self) -> FlatSettings:
-        """Its settings by dotted names, completed by defaults that its version didn't have."""
+        """The settings by dotted key; settings that its densekd version lacked have defaults."""
         # Imported here because it takes seconds, and `compare` doesn't need it.
         from densekd.compression.config import resolve_compression
 
@@ -157,19 +157,19 @@ class CompressionRun:
 
     @property
     def protocol(self) -> str:
-        """What it has in common with compressions that it can be compared with."""
+        """What other compressions must share with it to be compared."""
         networks = f"{self.result['teacher']} → {self.result['student']}"
         parts = networks, data_words(self.settings), shortened_schedule(self.settings)
         return " · ".join(filter(None, parts))
 
     @property
     def replicate(self) -> tuple[str, str]:
-        """Its seed and class order, which may differ between runs that a mean is taken of."""
-        seed = self.settings.get("seed", self.folder.name)  # without settings, none is the same
+        """The seed and class order, which can differ between runs that are averaged."""
+        seed = self.settings.get("seed", self.folder.name)  # without settings, all count
         return str(seed), str(self.settings.get("order"))
 
     def measured(self, measure: str) -> float | None:
-        """A number of its result."""
+        """A number of its result; None if it is unknown."""
         known = self.result.get(measure)
         return None if known is None else float(known)
 
@@ -178,7 +178,7 @@ AnyRun = RunRecord | CompressionRun
 
 
 def edited_files(runs: Iterable[AnyRun | None]) -> list[str]:
-    """The files that the runs were made with, such as code, and that changed meanwhile."""
+    """The files, such as custom code, that differ between the runs made with them."""
     files = [run.files for run in runs if isinstance(run, RunRecord)]
     names = dict.fromkeys(name for each in files for name in each)
     return [
@@ -218,8 +218,8 @@ class FoundRuns:
 def find_runs(places: Sequence[Path]) -> FoundRuns:
     """All runs in run folders, folders of run folders, or sweep folders, each once.
 
-    Runs that can't be read are left out, with a warning; whether sweeps can is left to
-    `densekd.reports.experiments.read_sweep`.
+    Runs that can't be read are left out, with a warning. Sweeps are listed even if they are
+    damaged; `densekd.reports.experiments.read_sweep` checks them.
 
     Raises:
         ValueError: a folder doesn't exist, or none has a run that can be read.
@@ -261,7 +261,7 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
 
 
 def _with_name(folder: Path) -> Path:
-    """A path to the folder that ends with its name, by which a run is shown: not ``.``."""
+    """The folder as a path that ends with its name, because pages show the name: not ``.``."""
     return Path(os.path.abspath(folder)) if folder.name in ("", "..") else folder
 
 
@@ -272,7 +272,7 @@ def folder_of(sweep: Path, job: Mapping[str, Any]) -> Path:
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Whether a folder has a sweep's record, which one that has just begun lacks."""
+    """Whether a folder has a sweep's record; a sweep that has just begun has none yet."""
     return all((folder / name).is_file() for name in ("experiment.toml", SWEEP_FILE))
 
 
@@ -280,7 +280,7 @@ def _read(folder: Path) -> AnyRun | None:
     """A run or a compression; None for an unfinished compression.
 
     Raises:
-        ValueError: it can't be read, or has a link that leads out of it.
+        ValueError: it can't be read, or a link leads out of its folder.
     """
     check_links(folder)
     file = folder / "config.toml"
@@ -303,7 +303,7 @@ def finished_run(folder: Path) -> AnyRun | None:
 
 
 def _steps(folder: Path) -> Sequence[dict[str, Any]]:
-    """What an unfinished run has recorded so far."""
+    """The step records of an unfinished run so far."""
     # Imported here because it imports PyTorch, which finished runs don't need.
     from densekd.training.checkpoint import Checkpoints
 

@@ -12,7 +12,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Summary:
-    """The mean and the sample variance (over n - 1) of values; None for a single value."""
+    """The mean and the sample variance (over n - 1) of values; one value has no variance."""
 
     mean: float
     variance: float | None
@@ -20,7 +20,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> "Summary | None":
-        """The summary of the values that aren't None; None if there are none, or far too large."""
+        """Summarise the values that aren't None; None if there are none or they are too large."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -41,7 +41,7 @@ class Difference:
     """The mean difference between two methods over pairs of runs.
 
     The interval is Student's t. It holds the true mean difference in 95 % of cases if differences
-    are roughly normal. A single pair has none.
+    are roughly normal. A single pair has no interval.
     """
 
     mean: float
@@ -68,7 +68,7 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
 
 
 def gaps(ours: Sequence[Summary | None], paper: Sequence[float | None]) -> list[float | None]:
-    """How far our means are above the paper's numbers; None where one is unknown."""
+    """Our means minus the paper's numbers; None where either is unknown."""
     pairs = zip(ours, paper, strict=True)
     return [o.mean - p if o is not None and p is not None else None for o, p in pairs]
 

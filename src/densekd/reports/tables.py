@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from densekd.checks import escape_controls, spreadsheet_text
 from densekd.reports.statistics import Summary, group_by
 
-# Percent, points and variance hold shares from 0 to 1, which are multiplied when shown.
+# Percent, points and variance hold shares from 0 to 1, which are scaled only when shown.
 CellKind = Literal["text", "count", "number", "percent", "points", "variance", "seconds"]
 _Item = TypeVar("_Item")
 Cell = str | int | float | Summary | None
@@ -71,7 +71,7 @@ class Table:
         columns: Iterable[FilledColumn],
         methods: Iterable[tuple[str, ...]],
     ) -> "Table":
-        """A table from columns with their cells, without those that are None or empty throughout.
+        """Make a table from columns; drop those whose cells are all None or empty.
 
         ``methods`` has the methods of each row.
         """
@@ -80,7 +80,7 @@ class Table:
         return cls(name, title, note, tuple(column for column, _ in known), tuple(rows))
 
     def parts(self) -> list[tuple[str, "Table"]]:
-        """A table for each protocol, without the column of protocols."""
+        """Split the table by protocol, and drop the column of protocols."""
         keys = [column.key for column in self.columns]
         if _HEADING not in keys:
             return [("", self)]
@@ -94,7 +94,7 @@ class Table:
 
 
 def to_csv(table: Table) -> str:
-    """All digits: shares from 0 to 1, seconds, and standard deviations in columns of their own.
+    """The table with all digits: shares from 0 to 1, seconds, separate columns of deviations.
 
     A text that a spreadsheet would compute, such as ``=1+1``, begins with an apostrophe.
     """
@@ -157,7 +157,7 @@ def cell_value(cell: Cell) -> str | float | None:
 
 
 def cell_parts(cell: Cell, kind: CellKind) -> tuple[str, str]:
-    """A cell as people read it, in percent, with a dash for None; and its spread, if known."""
+    """Format a cell for people: shares in percent, a dash for None; and its spread, if known."""
     if isinstance(cell, Summary):
         spread = "" if cell.std is None else f"± {_number(cell.std, kind)}"
         return _number(cell.mean, kind), spread
@@ -214,7 +214,7 @@ def _markdown(text: str) -> str:
 
 
 def _csv(cell: Cell) -> Cell:
-    """A cell for CSV: numbers as they are, also those written as text; names as harmless text."""
+    """A cell for CSV: numbers unchanged, even if they are text; other text made harmless."""
     if not isinstance(cell, str) or _is_number(cell):
         return cell
     return spreadsheet_text(cell.translate(str.maketrans(_HTML)))

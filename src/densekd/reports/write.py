@@ -33,7 +33,7 @@ from densekd.reports.tables import Table, short_duration, to_csv, to_latex, to_m
 logger = logging.getLogger(__name__)
 
 _WRITERS = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
-# Their titles and explanations, in the order of the page.
+# The titles and explanations of sections, in the order of the page.
 _SECTIONS = {
     "comparison": ("Comparison", ""),
     "metrics": ("Further metrics", ""),
@@ -51,7 +51,7 @@ _SECTIONS = {
     "compression": ("Model compression", "A small network learns from a large one."),
     "runs": ("Runs", "Every run with its progress, code and machine."),
 }
-# Sections whose lines have a band over runs.
+# Sections whose lines can have a band: the deviation over runs.
 _BANDED = ("curves", "stability", "memory")
 
 
@@ -72,9 +72,9 @@ def write_report(
     """Write ``index.html``, ``tables/`` and ``figures/`` about some runs.
 
     Args:
-        places: run folders, sweep folders, or folders of them.
+        places: run folders, sweep folders, or folders that hold them.
         out: the folder of the report; files of an earlier one are replaced.
-        on_progress: called with the number of figures drawn and of all figures.
+        on_progress: called with the number of figures drawn and the number of all figures.
     """
     found = find_runs(places)
     contents = contents_of(found)
@@ -97,7 +97,7 @@ def write_report(
 
 
 def contents_of(found: FoundRuns) -> Contents:
-    """All that a page says about runs. Trials that a search didn't pick are left out."""
+    """Collect the contents of a page. Trials that a search didn't pick are left out."""
     sweeps, damaged = _read_sweeps(found)
     found, trials = _without_trials(found, sweeps)
     groups, repeated = group_runs(found.runs)
@@ -140,7 +140,7 @@ def contents_of(found: FoundRuns) -> Contents:
 
 
 def _read_sweeps(found: FoundRuns) -> tuple[list[SweepResults], list[str]]:
-    """The sweeps that can be read, and the names of the others; logs a warning for each of them."""
+    """Read the sweeps; also return the names of damaged ones, and log a warning for each."""
     sweeps, damaged = [], []
     for folder in found.sweeps:
         try:
@@ -159,9 +159,9 @@ def _section(name: str, tables: tuple[Table, ...], drawn: Sequence[Chart | HeatM
 
 
 def _numbered(sections: Sequence[Section], taken: Collection[str]) -> list[Section]:
-    """The sections, with a number in names of sections and tables that are used or ``taken``.
+    """Number sections and tables whose names are used already or ``taken``.
 
-    So two sweeps of one name, in two folders, don't overwrite each other's files.
+    Without numbers, two sweeps of one name in two folders would overwrite each other's files.
     """
     anchors, files = set[str](), set(taken)
     return [
@@ -175,7 +175,7 @@ def _numbered(sections: Sequence[Section], taken: Collection[str]) -> list[Secti
 
 
 def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[FoundRuns, int]:
-    """The runs without trials that were not picked, and how many these are."""
+    """Drop the trials that a search didn't pick; also return how many."""
     trials = {entry.run for sweep in sweeps for entry in sweep.trials}
     trials -= {entry.run for sweep in sweeps for entry in sweep.entries}
     runs = tuple(run for run in found.runs if run not in trials)

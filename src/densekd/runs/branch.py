@@ -16,7 +16,7 @@ from densekd.training.learner import Learner
 def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> State:
     """The checkpoint that a branch begins with, which no longer needs the parent.
 
-    An untrained ``learner`` of the branch takes over what was learned.
+    The branch's untrained ``learner`` takes over what the parent learned.
 
     Raises:
         ValueError: the parent has no such step, its settings or data are different, or the
@@ -45,7 +45,7 @@ def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> 
 
 
 def copy_predictions(start: StartConfig, folder: Path) -> None:
-    """Copy the predictions of the parent's steps, as far as there are any."""
+    """Copy the predictions of the parent's steps, if there are any."""
     for step in range(1, start.after + 1):
         file = predictions_file(start.run, step)
         if file.is_file():

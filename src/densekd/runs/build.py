@@ -24,22 +24,22 @@ def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scen
     whole = load_dataset(config, on_progress)
     protocol = dict(vars(config.scenario))
     first, tasks = protocol.pop("first"), protocol.pop("tasks")
-    # Of the whole data set, since the order ``icarl`` depends on the number of images.
+    # From the whole data set, because the order ``icarl`` depends on the number of images.
     if tasks is None:
         scenario = Scenario.of(whole, **protocol)
     else:
         scenario = Scenario.of_tasks(whole, tasks, config.scenario.order)
     dataset = fewer(whole, config.data.per_class, config.data.test_per_class)
     if share := config.data.validation:
-        # Seed and class alone decide which images, so runs with other methods, tasks or orders
-        # hold out the same.
+        # Seed and class alone decide which images are held out, so runs with other methods,
+        # tasks or orders hold out the same ones.
         train, held = stratified_split(dataset.train, share, config.seed, stream="validation")
         dataset = dataclasses.replace(dataset, train=train, validation=held)
     return dataclasses.replace(scenario, dataset=dataset, first=first)
 
 
 def load_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
-    """Load the data, with all images of each class."""
+    """Load the data set, with all images of each class."""
     data = config.data
     options = SourceOptions(
         data_dir=data.dir,
@@ -48,7 +48,7 @@ def load_dataset(config: CommonConfig, on_progress: OnProgress | None = None) ->
         seed=config.seed,
         image_column=data.image_column,
         label_column=data.label_column,
-        # In memory, images are cut to their centre, and a crop can't be out of any part.
+        # Images in memory are cut to their centre, but a resized crop can be anywhere in an image.
         memory_bytes=0 if config.augment.crop == "resized" else None,
     )
     return load(data.source, options, on_progress=on_progress)
@@ -79,9 +79,9 @@ def make_learner(
     engine: Engine,
     size: tuple[int, int] | None = None,
 ) -> Learner:
-    """Make an untrained learner; its weights are drawn from the seed.
+    """Make an untrained learner; weights that aren't pretrained are drawn from the seed.
 
-    ``size`` is the height and width of the images, at which a network of one's own is tried.
+    ``size`` is the height and width of the images, at which a custom network is tried.
     """
     backbone = draw_backbone(config.network, config.seed, size)
     method = config.make_method()
@@ -93,7 +93,7 @@ def make_learner(
 def make_settings(
     config: CommonConfig, normalisation: Normalisation, backbone: Backbone, engine: Engine
 ) -> Settings:
-    """Make what a learner needs besides network and method."""
+    """Make the settings that a learner needs besides network, method and memory."""
     mean, std = own_statistics(backbone) or normalisation
     return Settings(
         Augment(mean, std, **vars(config.augment)),

@@ -39,24 +39,24 @@ _SETTINGS = ("config.toml", "compression.toml", "experiment.toml")
 _RECORDS = ("trained.json", CODE_FILE, "flatness-unfinished.json")
 _STATES = (
     *("[0-9]*.json", "learner/*.json", "student.json", "network.json"),
-    # Not "epochs/**/*.json", which would walk through all that a link of this name leads to.
+    # Not "epochs/**/*.json", which would walk through everything behind a link called epochs.
     *("epochs/*.json", "epochs/*/*.json"),
 )
 
 
 @dataclass(frozen=True)
 class RunCheck:
-    """What is right and wrong with the files of a run."""
+    """Which files of a run can be read, and which can't."""
 
-    problems: tuple[str, ...]  # a sentence each
+    problems: tuple[str, ...]  # one sentence each
     unreadable: tuple[Path, ...]  # files
     intact: int  # the number of files that can be read
-    # Missing as long as the run isn't finished; None for a sweep or a base, which have none.
+    # "missing" until the run is finished; None for a sweep or a base, which have no result.
     result: Literal["intact", "damaged", "missing"] | None
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder is that of a run, a compression, a sweep, or a base that runs share."""
+    """Whether a folder belongs to a run, a compression, a sweep, or a base that runs share."""
     names = (*_SETTINGS, "trained.json", RESULT_FILE, "learner")
     return any((folder / name).exists() for name in names)
 
@@ -64,7 +64,7 @@ def is_run_folder(folder: Path) -> bool:
 def check_run(folder: Path) -> RunCheck:
     """Read every file of a run, a compression, a sweep, or a base that runs share.
 
-    Raises ValueError if it isn't the folder of one.
+    Raises ValueError if the folder belongs to none of these.
     """
     if not is_run_folder(folder):
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
@@ -89,17 +89,17 @@ def check_run(folder: Path) -> RunCheck:
 def repair_run(folder: Path) -> tuple[RunCheck, Path | None]:
     """Move what can't be read to a dated folder in ``set-aside``, so that the run makes it again.
 
-    Nothing is deleted but temporary files of killed processes. Lines of ``epochs.jsonl`` that can
-    be read are kept.
+    Only temporary files of killed processes are deleted. Lines of ``epochs.jsonl`` that can be read
+    are kept.
 
     Returns:
-        What was found before, and where it is now; None if nothing was moved.
+        What was found before the repair, and the dated folder; None if nothing was moved.
 
     Raises:
         Busy: another process works in the folder.
         ValueError: it isn't the folder of a run.
     """
-    check_run(folder)  # raises before a lock is made where there is no run
+    check_run(folder)  # raises before a lock file is made in a folder without a run
     with exclusive(folder):
         remove_leftovers(folder)
         found = check_run(folder)
@@ -114,7 +114,7 @@ def repair_run(folder: Path) -> tuple[RunCheck, Path | None]:
 
 
 def _wrong_places(folder: Path) -> dict[Path, str]:
-    """What is where a file or folder should be, but can't be one, with a sentence each."""
+    """Links, or files in place of folders, that can't be read safely, with a sentence each."""
     epochs = folder / "epochs"
     inner = epochs.iterdir() if epochs.is_dir() and not epochs.is_symlink() else ()
     folders = [folder / "learner", folder / "predictions", epochs, *sorted(inner)]
@@ -127,14 +127,14 @@ def _wrong_places(folder: Path) -> dict[Path, str]:
 
 
 class _Part(NamedTuple):
-    """What is read at once, raising ValueError if it is damaged, and its files."""
+    """Files that are read together; ``read`` raises ValueError if they are damaged."""
 
     read: Callable[[], object]
     files: list[Path]
 
 
 def _parts(folder: Path) -> Iterator[_Part]:
-    """All that there is in a folder."""
+    """Everything in a folder that can be checked."""
     readers: dict[str, Callable[[Path], object]] = {
         **dict.fromkeys(_SETTINGS, partial(read_toml, sealed=True)),
         **dict.fromkeys(_RECORDS, partial(read_sealed_json, unsealed=True)),

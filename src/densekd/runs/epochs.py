@@ -38,8 +38,8 @@ class EpochLog(RunObserver):
     """Appends a line for each epoch, so that a killed process loses at most the last one.
 
     A line has ``task``, ``phase``, ``epoch``, ``step`` (the epoch counted over all tasks and
-    phases; without a method, the epoch itself), ``lr``, ``images_per_second`` and ``losses`` by
-    slot. Epochs count from 1. The lines of epochs that a resumed run repeats are replaced.
+    phases; without a method, the same as ``epoch``), ``lr``, ``images_per_second`` and ``losses``
+    by slot. Epochs count from 1. When a resumed run repeats epochs, their lines are replaced.
     """
 
     def __init__(self, method: Method | None, *folders: Path) -> None:
@@ -60,7 +60,7 @@ class EpochLog(RunObserver):
 
 
 def epoch_entry(method: Method | None, report: TrainingProgress) -> dict[str, Any]:
-    """The line of an epoch that a report ends."""
+    """The content of the line for the epoch that a report ends."""
     return {
         "task": report.task,
         "phase": report.phase,
@@ -73,7 +73,7 @@ def epoch_entry(method: Method | None, report: TrainingProgress) -> dict[str, An
 
 
 def _epoch_step(method: Method, report: TrainingProgress) -> int:
-    """Count the epochs of all tasks and phases up to the one of a report."""
+    """The number of a report's epoch, counted from 1 over all tasks and phases."""
     base, increment = method.base, method.increment
     phases = list(increment if report.task else base)
     done = phases[: [phase.name for phase in phases].index(report.phase)]
@@ -85,8 +85,8 @@ def _epoch_step(method: Method, report: TrainingProgress) -> int:
 def read_epochs(folder: Path) -> list[dict[str, Any]]:
     """Read the epochs in a folder in training order, each once; empty if there are none.
 
-    Compressions begun before there was an ``epochs.jsonl`` have an ``epochs.json``. Logs a warning
-    if lines were changed; they are left out.
+    Compressions that an earlier version began have an ``epochs.json`` instead. Changed lines are
+    left out, with a warning.
     """
     found: dict[int, dict[str, Any]] = {}
     with suppress(FileNotFoundError, DamagedFile):
@@ -100,7 +100,7 @@ def read_epochs(folder: Path) -> list[dict[str, Any]]:
 
 
 def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
-    """The intact lines of a folder's ``epochs.jsonl``, and a sentence on damaged ones, if any."""
+    """The intact lines of a folder's ``epochs.jsonl``, and a sentence on damage, if any."""
     file = folder / EPOCHS_FILE
     try:
         content = read_regular_file(file, _MOST_BYTES)
@@ -117,7 +117,7 @@ def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def copy_epochs(source: Path, target: Path) -> None:
-    """Replace the epochs in a folder by those of another one, if that has any."""
+    """Copy ``epochs.jsonl`` from ``source`` to ``target``, replacing it there, if there is one."""
     with suppress(FileNotFoundError, DamagedFile):
         content = read_regular_file(source / EPOCHS_FILE, _MOST_BYTES)
         write_atomically(target / EPOCHS_FILE, content)
@@ -134,12 +134,12 @@ class StepTable(RunObserver):
         self._rows: list[dict[str, object]] = []
 
     def resumed(self, records: Sequence[StepRecord]) -> None:
-        """Write the tasks of earlier calls."""
+        """Write the lines of tasks that earlier calls learned."""
         self._rows = [_row(record) for record in records]
         self._write()
 
     def evaluated(self, record: StepRecord) -> None:
-        """Write one more task."""
+        """Add the line of a task."""
         self._rows.append(_row(record))
         self._write()
 
@@ -153,16 +153,16 @@ class StepTable(RunObserver):
 
 
 def _row(record: StepRecord) -> dict[str, object]:
-    """The numbers of a record by column; unknown ones are empty."""
+    """The numbers of a record by column; None for NaN, which gives an empty cell."""
     known = {"task": record.number + 1, "classes_seen": record.classes_seen}
     facts = flat({**known, **asdict(record)})
     lists = [key for key, value in facts.items() if isinstance(value, tuple | list)]
-    left_out = ("number", "validation", *lists)  # the second is None where there are no such images
+    left_out = ("number", "validation", *lists)  # ``validation`` is a key only if it is None
     return {k: None if x != x else x for k, x in facts.items() if k not in left_out}
 
 
 def _drop(folder: Path, step: int) -> None:
-    """Drop the lines of a step and of later ones."""
+    """Drop the lines of a step and of later steps."""
     file = folder / EPOCHS_FILE
     with suppress(FileNotFoundError, DamagedFile):
         lines = read_regular_file(file, _MOST_BYTES).split(b"\n")[:-1]
@@ -177,7 +177,7 @@ def _is_from(step: int, line: dict[str, Any] | None) -> bool:
 
 def _append(file: Path, line: bytes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    # A link could lead to any file of this computer.
+    # Don't follow a link, which could lead to any file of this computer.
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(file, flags, 0o666), "r+b") as stream:
         if size := stream.seek(0, os.SEEK_END):

@@ -30,9 +30,9 @@ from densekd.training.learner import Learner
 class LoadedRun:
     """A run in its folder, finished or not.
 
-    Steps are numbered as the console shows them: 1 is the base task. Each thing is read when it is
-    first asked for, and only `scenario` reads the data set. Only `scenario` and `learner` run code
-    of one's own, if the run was made with any and it is trusted.
+    Steps are numbered as the console shows them: 1 is the base task. Everything but `config` is
+    read on first use, and only `scenario` reads the data set. Only `scenario` and `learner` run
+    custom code, if the run was made with any and ``trust_code`` is set.
     """
 
     def __init__(self, folder: Path, *, trust_code: bool = False) -> None:
@@ -43,7 +43,7 @@ class LoadedRun:
 
     @cached_property
     def result(self) -> Result | None:
-        """What it reached; None if the run is unfinished."""
+        """The result; None while the run is unfinished."""
         try:
             return Result(load_result(self.folder), self.folder)
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class LoadedRun:
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The tasks; loads the data set, which must have the classes that the run learned."""
+        """The tasks. Loads the data set, which must have the classes that the run learned."""
         load_trusted(self.config, self.folder, self.trust_code)
         scenario = make_scenario(self.config)
         done = self.steps if self.result or self.kept_steps else ()
@@ -80,7 +80,7 @@ class LoadedRun:
             return evaluations_of(self._newest)[step - 1].by(predicts)
 
     def predictions(self, step: int) -> Predictions:
-        """The predictions for the test images after a step; runs with ``keep_steps`` have them."""
+        """The predictions for the test images after a step, written by runs with ``keep_steps``."""
         self._check(step)
         try:
             return read_predictions(predictions_file(self.folder, step))
@@ -109,7 +109,7 @@ class LoadedRun:
         return learner
 
     def state(self, step: int) -> State:
-        """The checkpoint after a step, if it was kept."""
+        """The checkpoint after a step; raises ValueError if it wasn't kept."""
         self._check(step)
         if step not in self.kept_steps:
             kept = ", ".join(map(str, self.kept_steps)) or "none"
@@ -137,7 +137,7 @@ class LoadedRun:
             )
 
     def _images(self) -> dict[str, Any]:
-        """What checkpoints of earlier versions don't say about the images."""
+        """The images' mean, deviation and size, which checkpoints of earlier versions lack."""
         dataset = self.scenario.dataset
         size = image_shape(dataset.train.images)
         return {"mean": dataset.mean, "std": dataset.std, "size": size}
@@ -147,12 +147,12 @@ def load_run(folder: Path | str, *, trust_code: bool = False) -> LoadedRun:
     """Open the folder of a run.
 
     Args:
-        folder: of the run.
-        trust_code: let `LoadedRun.learner` and `LoadedRun.scenario` run the files of code that the
-            run was made with, if there are any.
+        folder: the folder of the run.
+        trust_code: let `LoadedRun.learner` and `LoadedRun.scenario` run the custom code that the
+            run was made with, if there is any.
 
     Raises:
-        ValueError: it is not the folder of a run, or has a link that leads out of it.
+        ValueError: it is not the folder of a run, or a link leads out of it.
 
     Example:
         >>> import densekd

@@ -17,12 +17,13 @@ def exclusive(folder: Path, engine: Engine | None = None) -> Iterator[None]:
     """Lock a folder.
 
     Raises:
-        Busy: if another process works in it; on other ranks than the first, `Stopped`.
+        Busy: another process works in it.
+        Stopped: the same, on all ranks but the first.
     """
     lock = FileLock(folder / "lock")
     if not _acquire(lock, engine, seconds=0):
         if engine is not None and not engine.first:
-            raise Stopped  # the first rank says why
+            raise Stopped  # the first rank raises Busy
         raise Busy(f"Another process is working on {folder}; wait for it, or stop it first.")
     try:
         yield
@@ -32,10 +33,10 @@ def exclusive(folder: Path, engine: Engine | None = None) -> Iterator[None]:
 
 @contextmanager
 def wait(folder: Path, engine: Engine, observer: RunObserver) -> Iterator[None]:
-    """Lock a folder, after waiting for another process that works in it.
+    """Lock a folder; wait if another process works in it.
 
     Raises:
-        Stopped: if the observer stopped the waiting.
+        Stopped: the observer stopped the waiting.
     """
     lock, waiting = FileLock(folder / "lock"), False
     while not _acquire(lock, engine, seconds=1 if waiting else 0):

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go while it trains: one small interface, several loggers at once."""
+"""Loggers, which receive the numbers of a run while it trains: one interface, several at once."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from densekd.runs.record import StepRecord
 from densekd.shapes import is_count, is_text, optional, table_of
 from densekd.training.callbacks import TrainingProgress
 
-# By the epoch, counted over all tasks; or after each task, by the number of classes seen.
+# A step is an epoch, counted over all tasks; or, after a task, the number of classes seen.
 Axis = Literal["epochs", "tasks"]
 LOGGERS_FILE = "loggers.json"
 _KNOWN = table_of(shapes.record({"id": optional(is_text), "tasks": is_count}))
@@ -25,7 +25,7 @@ _KNOWN = table_of(shapes.record({"id": optional(is_text), "tasks": is_count}))
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a logger is told about a run when it begins."""
+    """What a logger learns about a run when it begins."""
 
     folder: Path
     settings: Mapping[str, Any]  # all of them, as nested sections
@@ -40,9 +40,9 @@ class LoggedRun:
 class Logger:
     """Receives the numbers of a run. This one ignores them; override what you need.
 
-    A step is logged once, also if the run is stopped or killed and resumed. A logger that is added
-    when a run is resumed gets the steps before, too. One logger may log several runs, one after
-    the other.
+    Each step is logged once, even if the run is stopped or killed and resumed. A logger that is
+    added when a run is resumed also gets the earlier steps. One logger can log several runs, one
+    after the other.
 
     Example:
         >>> import densekd
@@ -55,22 +55,22 @@ class Logger:
         10 classes: True
     """
 
-    name = ""  # in messages and in ``loggers.json``; by default that of the class or function
+    name = ""  # in messages and ``loggers.json``; by default the class's or function's name
 
     def begin(self, run: LoggedRun) -> str | None:
-        """A run begins or is resumed; returns how to find its record again, if that is needed."""
+        """Begin or resume a run; return an id to find its record again, if that needs one."""
 
     def log(self, axis: Axis, step: int, numbers: Mapping[str, float]) -> None:
         """Log finite numbers by name, such as ``loss/ce`` or ``accuracy/all``, at a step."""
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """The run is finished and has this result; None if it stops before."""
+        """End the run with its result; None if it stops before it is finished."""
 
 
 class RunLoggers(RunObserver):
-    """Passes the numbers of a run on to its loggers, by name, each step once over all calls.
+    """Passes the numbers of a run on to its loggers, each step once over all calls.
 
-    The file ``loggers.json`` in the run folder has their ids and what was logged.
+    The file ``loggers.json`` in the run folder has the loggers' ids and what they have logged.
     """
 
     def __init__(self, folder: Path, loggers: Mapping[str, Logger], method: Method) -> None:
@@ -81,14 +81,14 @@ class RunLoggers(RunObserver):
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Begin all loggers, and log the epochs that some have missed.
 
-        One that fails at that begins anew in the next call, so its id is written only afterwards.
+        Ids are written only afterwards, so a new logger that fails begins anew in the next call.
         """
         before: dict[str, dict[str, Any]] = {}
         with suppress(OSError, DamagedFile):  # then all loggers begin anew
             before = load_loggers(self.folder)
         epochs = read_epochs(self.folder)
         for name, logger in self.loggers.items():
-            # One that wasn't there in the call before begins anew.
+            # A logger that the previous call didn't have begins anew.
             known = before.get(name, {})
             run = LoggedRun(self.folder, settings, known.get("id"))
             found = _call(name, logger.begin, run)
@@ -101,7 +101,7 @@ class RunLoggers(RunObserver):
             (self.folder / LOGGERS_FILE).unlink(missing_ok=True)
 
     def catch_up(self, folder: Path) -> None:
-        """Log the epochs in a folder that are new, as those of a base that another run trained."""
+        """Log the epochs in a folder that loggers lack, such as those of a base of another run."""
         for entry in read_epochs(folder):
             self._log_epoch(entry)
 
@@ -111,7 +111,7 @@ class RunLoggers(RunObserver):
             self._log_epoch(epoch_entry(self.method, report))
 
     def resumed(self, records: Sequence[StepRecord]) -> None:
-        """Log the tasks of earlier calls that are new."""
+        """Log the tasks of earlier calls that loggers lack."""
         for record in records:
             self.evaluated(record)
 
@@ -172,11 +172,11 @@ def _call(name: str, function: Any, *arguments: object) -> Any:
 
 
 def load_loggers(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read a folder's ``loggers.json``: the id of each logger, and the classes it has logged.
+    """Read a folder's ``loggers.json``: each logger's id, and the last ``classes_seen`` it logged.
 
     Raises:
         DamagedFile: it isn't what was written.
-        FileNotFoundError: there is none, because the run has no loggers.
+        FileNotFoundError: there is no file, because the run has no loggers.
     """
     found = read_sealed_json(folder / LOGGERS_FILE)
     if not _KNOWN(found):

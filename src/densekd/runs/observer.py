@@ -1,4 +1,4 @@
-"""What a run reports to those who watch it."""
+"""The events that a run reports to its observers."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +30,7 @@ class RunObserver(Callback):
         """A run starts in ``folder``, or resumes after ``done`` tasks."""
 
     def resumed(self, records: Sequence[StepRecord]) -> None:
-        """The run goes on after these tasks, which were learned in an earlier call."""
+        """The run goes on after these tasks, which earlier calls learned."""
 
     def training(self, number: int, classes: Sequence[str]) -> None:
         """Training on a task starts."""

@@ -20,9 +20,9 @@ _MOST_BYTES = 4 << 30
 class Predictions(NamedTuple):
     """What a learner predicted for the test images of all classes that it had learned.
 
-    The images are in the order of the tasks, within a task in that of the data set. ``scores`` are
-    the logits, or cosines with the class means where the method predicts by those; the predicted
-    class has the highest.
+    The images are in the order of the tasks, and within a task in the order of the data set.
+    ``scores`` are the logits, or the cosines with the class means if the method predicts by those.
+    The predicted class has the highest score.
     """
 
     labels: NDArray[np.int64]  # [n], positions in ``classes``
@@ -55,7 +55,7 @@ def read_predictions(file: Path) -> Predictions:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of an ``npz``; NumPy would first allocate whatever its header asks for."""
+    """Read an array of an ``npz``; NumPy alone would allocate whatever its header asks for."""
     entry = archive.getinfo(f"{name}.npy")
     if entry.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
@@ -76,5 +76,5 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
 
 
 def predictions_file(folder: Path, step: int) -> Path:
-    """Where the predictions of a step are."""
+    """The path of the predictions of a step."""
     return folder / "predictions" / f"{step:03d}.npz"

@@ -1,4 +1,4 @@
-"""The processes that share a run: they must agree in what they compute, and they end together."""
+"""Make the processes of a run agree on what they compute, and end together."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from densekd.training.engine import Engine
 def check_same_command(engine: Engine, config: CommonConfig, code: Mapping[str, str]) -> None:
     """Raise ValueError on all ranks unless all have the same settings, versions and code.
 
-    ``code`` has the hashes of the user's own files.
+    ``code`` has the SHA-256 of each file of custom code.
     """
     if engine.share.world > 1:
         files = {Path(file).name: sha256 for file, sha256 in code.items()}
@@ -29,7 +29,7 @@ def check_same_command(engine: Engine, config: CommonConfig, code: Mapping[str, 
 
 
 def check_same_folder(engine: Engine, file: Path) -> None:
-    """Raise ValueError on all ranks unless all find a file that the first has just written."""
+    """Raise ValueError on all ranks unless all find a file that the first rank has just written."""
     engine.check_agreement({"folder of runs": file.exists()})
 
 
@@ -45,7 +45,7 @@ def check_same_images(engine: Engine, tasks: Sequence[Task]) -> None:
 
 @contextmanager
 def ending_together(engine: Engine) -> Iterator[None]:
-    """Raise ValueError, in place of an error of the network, if another rank has ended."""
+    """If another rank has ended, raise ValueError in place of the communication error."""
     try:
         yield
     except RuntimeError as error:

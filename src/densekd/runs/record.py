@@ -1,4 +1,4 @@
-"""The record of a run: accuracies after each task, and how they were computed."""
+"""The record of a run: accuracies after each task, with settings, versions and machine."""
 
 import functools
 import math
@@ -32,9 +32,9 @@ class StepRecord(metrics.StepMetrics):
     """The results after a task.
 
     Accuracies go from 0 to 1; the inherited ones are measured with the method's own predictor.
-    ``head_accuracy`` and ``nme_accuracy`` are those on all classes seen by the classifier and by
-    the nearest mean of exemplars; ``notes`` are numbers that the method's loss terms recorded.
-    ``forward_transfer`` is that to this task, NaN for the base task.
+    ``head_accuracy`` and ``nme_accuracy`` are on all classes seen, predicted by the classifier and
+    by the nearest mean of exemplars. ``notes`` are numbers that the method's loss terms recorded.
+    ``forward_transfer`` is the transfer to this task, NaN for the base task.
     """
 
     number: int
@@ -44,8 +44,8 @@ class StepRecord(metrics.StepMetrics):
     seconds: float
     images_per_second: float
     notes: dict[str, float]
-    validation: metrics.StepMetrics | None = None  # the same on validation images, if there are any
-    metrics: dict[str, float] = field(default_factory=dict)  # those of one's own
+    validation: metrics.StepMetrics | None = None  # on validation images, if there are any
+    metrics: dict[str, float] = field(default_factory=dict)  # custom metrics
     forward_transfer: float = math.nan
 
     @classmethod
@@ -80,7 +80,7 @@ class StepRecord(metrics.StepMetrics):
     def from_json(cls, facts: dict[str, Any]) -> "StepRecord":
         """Restore a record from JSON, which has null for NaN and lists for tuples.
 
-        Entries that other versions may have added are left out.
+        Entries that only other versions have are left out.
         """
         known = _numbers(cls, facts)
         known["nme_accuracy"] = facts["nme_accuracy"]
@@ -90,7 +90,7 @@ class StepRecord(metrics.StepMetrics):
 
 
 def _numbers(kind: type[metrics.StepMetrics], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a kind of record from JSON."""
+    """The known fields of a record, from JSON."""
     return {each.name: _from_json(facts[each.name]) for each in fields(kind) if each.name in facts}
 
 
@@ -129,9 +129,9 @@ def _totals(steps: Sequence[metrics.StepMetrics]) -> dict[str, float]:
 def store_result(
     folder: Path, reached: Mapping[str, Any], settings: Mapping[str, Any], engine: Engine
 ) -> dict[str, Any]:
-    """Write ``result.json``: what was reached, with settings, versions and machine.
+    """Write ``result.json``: the numbers reached, with settings, versions and machine.
 
-    Returns it as it is read later, with null for NaN.
+    Returns it as it will be read from the file, with None for NaN.
     """
     result = {
         **reached,
@@ -150,18 +150,18 @@ def store_result(
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that numbers depend on."""
+    """The versions of Python and of the packages that results depend on."""
     ours = {"densekd": densekd.__version__, "python": platform.python_version()}
     return {**ours, **{package: version(package) for package in _PACKAGES}}
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the source, with ``+`` if the source was changed; None if installed.
+    """The commit of the source, with ``+`` if the source was edited; None outside of a checkout.
 
     Cached, because a process runs the code that it imported, not what is edited later.
     """
-    # An installed package may lie inside a checkout of something else, which doesn't track it.
+    # An installed package can lie inside the checkout of another project, which doesn't track it.
     if _git("ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     head = _git("rev-parse", "HEAD")

@@ -23,10 +23,10 @@ _COLUMNS = {
 
 
 class Result(Mapping[str, Any]):
-    """What a finished run reached; can't be changed.
+    """The result of a finished run or compression; it can't be changed.
 
-    It is also a mapping, that of ``result.json``: ``result["accuracy_matrix"]``, ``dict(result)``.
-    Accuracies go from 0 to 1.
+    It is a mapping with the content of ``result.json``: ``result["accuracy_matrix"]``,
+    ``dict(result)``. Accuracies go from 0 to 1.
 
     Example:
         >>> import densekd
@@ -43,7 +43,7 @@ class Result(Mapping[str, Any]):
 
     @classmethod
     def open(cls, folder: Path | str) -> "Result":
-        """Read the result of the run in a folder; runs no code that the folder may have."""
+        """Read the result of the run in a folder, without running any code that the folder has."""
         folder = expand_home(folder)
         check_links(folder)
         try:
@@ -89,7 +89,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def forgetting(self) -> float | None:
-        """How much accuracy on earlier tasks was lost since its best; None with one task."""
+        """The mean drop of earlier tasks from their best accuracy; None with a single task."""
         lost: float | None = self._record["forgetting"]
         return lost
 
@@ -130,5 +130,6 @@ class Result(Mapping[str, Any]):
 
 def _row(step: StepRecord) -> list[str]:
     shares = [getattr(step, name) for name in _COLUMNS.values()]
-    numbers = ["-" if share != share else f"{100 * share:.1f}" for share in shares]  # NaN: none
+    # NaN means unknown.
+    numbers = ["-" if share != share else f"{100 * share:.1f}" for share in shares]
     return [str(step.number + 1), str(step.classes_seen), *numbers, f"{step.seconds:.1f}"]

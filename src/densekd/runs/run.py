@@ -65,19 +65,19 @@ def run_folder(config: Config, out: Path) -> Path:
     """The folder of a run: named by data, method and a hash of the settings."""
     source, (method, kd) = config.data.source, split_name(config.method.name)
     source = short_name(source) if is_reference(source) else source.partition(":")[0]
-    # A path can't be part of a name.
+    # A reference can have a path, which can't be part of a folder's name.
     method = "+".join(filter(None, [short_name(method) if is_reference(method) else method, kd]))
     return out / f"{source}-{method}-{digest(influential(config))}"
 
 
 def run_config(config: Config, out: Path, observer: RunObserver | None = None) -> dict[str, Any]:
-    """Learn all tasks, or those that are left, in a folder in ``out``, and return its result.
+    """Learn all tasks, or the remaining ones, in a folder in ``out``, and return the result.
 
-    The result of a finished run is only read.
+    If the run is finished already, its result is only read.
 
     Raises:
-        Stopped: if the observer stopped it; the next call resumes it.
-        Busy: if another process works on the same run.
+        Stopped: the observer stopped the run; the next call resumes it.
+        Busy: another process works on the same run.
     """
     folder = run_folder(config, out)
     return in_folder(config, folder, observer, lambda *args: _Run(config, folder, *args).finish())
@@ -89,12 +89,13 @@ def in_folder(
     observer: RunObserver | None,
     train: Callable[[Engine, RunObserver], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Read the result of a folder, or call ``train`` to make it, in one process at a time.
+    """Read the result in a folder, or call ``train`` to make it; locks the folder meanwhile.
 
-    Runs the files of code that the settings name.
+    Runs the files of custom code that the settings name.
     """
     code = load_files(own_references(config).values())
-    load_files(logger_references(config))  # which may change: they don't influence a result
+    # Loggers aren't checked for changes, because they don't influence a result.
+    load_files(logger_references(config))
     engine = make_engine(config)
     with ending_together(engine):
         engine.launch()  # starts the other processes, if any
@@ -110,14 +111,14 @@ def in_folder(
             finished = read_result(folder)
             if finished is not None:
                 return finished
-            commit()  # asked now, before somebody edits the source
+            commit()  # cached now, before somebody edits the source
             if engine.first:
                 write_code(folder, code)
             return train(engine, observer)
 
 
 def _kept_before(folder: Path) -> bool:
-    """Whether the run in a folder was begun with ``keep_steps``; then it goes on with it."""
+    """Whether the run in a folder was begun with ``keep_steps``, which it then keeps."""
     if not (folder / "config.toml").is_file():
         return False
     try:
@@ -143,7 +144,7 @@ class _Run:
     def __init__(self, config: Config, folder: Path, engine: Engine, observer: RunObserver) -> None:
         self.config, self.folder, self.engine, self.observer = config, folder, engine, observer
         loggers = make_loggers(config.loggers) if engine.first else {}
-        # With several ranks, one that stops would leave the others waiting.
+        # With several ranks, don't stop here: the other ranks would wait forever.
         many = engine.share.world > 1
         loading = observer.loading if many else stoppable(observer.loading, observer)
         self.scenario = make_scenario(config, loading)
@@ -172,7 +173,7 @@ class _Run:
         if self.engine.first:
             settings = as_toml(replace(self.config, keep_steps=self.keep))
             write_sealed_text(self.folder / "config.toml", settings)
-            # Only now: a file that was refused may be corrected.
+            # Only now, so that a file that was refused can still be corrected.
             write_files(self.folder, named_files(self.config))
             _warn_of_network(self.config)
         done = len(self.records)
@@ -186,7 +187,7 @@ class _Run:
                 self._learn(task)
             result = self._store()
         except BaseException:
-            with suppress(Exception):  # what happened before matters more
+            with suppress(Exception):  # the first error matters more
                 self.loggers.end(None)
             raise
         self.loggers.end(result)
@@ -226,14 +227,14 @@ class _Run:
             self._tidy(last)
 
     def _branch(self, start: StartConfig) -> None:
-        """Copy what the parent learned, unless an earlier process did."""
+        """Copy the steps that the parent learned, unless an earlier call did."""
         if self.engine.first and self.learned.newest() is None:
             check_parent(self.config, start.run)
             state = branched_state(start, self.scenario, self._new_learner())
             copy_predictions(start, self.folder)
             write_code(self.folder, parent_files(self.config))
             self.learned.save(start.after - 1, state)
-        self.engine.broadcast(True)  # other ranks wait until it is there
+        self.engine.broadcast(True)  # other ranks wait until the copy is there
 
     def _base(self, task: Task) -> Learned:
         """Train the base task, or load it if a run with the same base settings trained it."""
@@ -243,8 +244,8 @@ class _Run:
         with shared.locked("base", self.observer) as folder:
             if shared.trained:
                 self.observer.shared_base(waiting=False)
-            # Another run may have trained the first epochs, or all. Loggers get them before they
-            # are copied, since what is in the run folder counts as logged when it is resumed.
+            # Another run may have trained some epochs. Loggers get them before they are copied,
+            # because epochs in the run folder count as logged when this run is resumed.
             self.loggers.catch_up(folder)
             if self.engine.first:
                 copy_epochs(folder, self.folder)
@@ -260,7 +261,7 @@ class _Run:
         return Checkpoints(self.folder / "epochs" / f"{task.number:03d}")
 
     def _record(self, task: Task, learned: Learned, transfer: float) -> None:
-        """Test the learner, and save it with all records."""
+        """Test the learner, and save it with the records of all tasks so far."""
         seen = self.scenario[: task.number + 1]
         test = join_splits([each.test for each in seen])
         evaluation = evaluate(self.learner, test, keep_outputs=self.keep or bool(self.metrics))
@@ -289,7 +290,7 @@ class _Run:
         self._tidy(task)
 
     def _tidy(self, task: Task) -> None:
-        """Remove what a run that resumes after this task doesn't need any more."""
+        """Remove checkpoints that aren't needed to resume after this task."""
         self.learned.tidy(task.number)
         self._epochs(task).clear()
 

@@ -1,4 +1,4 @@
-"""Trained networks that runs share: bases of runs, and teachers of compressions."""
+"""Trained networks that are shared: bases by runs, and teachers by compressions."""
 
 import json
 import logging
@@ -22,9 +22,9 @@ _FILE = "trained.json"
 
 
 class SharedTraining:
-    """The folder of a network that is trained once for all runs that agree in ``facts``.
+    """The folder of a network that is trained once for all runs with the same ``facts``.
 
-    It is named by a hash of all that the trained network depends on.
+    It is named by a hash of these: everything that the trained network depends on.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class SharedTraining:
 
     @property
     def trained(self) -> bool:
-        """Whether training was finished."""
+        """Whether training is finished."""
         return (self.folder / _FILE).exists()
 
     @contextmanager
     def locked(self, what: str, observer: RunObserver) -> Iterator[Path]:
         """Give the folder to train in, or to load from, after waiting for other processes.
 
-        When the block ends without an error, the network counts as trained. ``what`` is a word
-        for it, such as base.
+        When the block ends without an error, the network counts as trained. ``what`` names the
+        network in a warning, such as base.
         """
         with wait(self.folder, self.engine, observer):
             check_links(self.folder)
@@ -62,7 +62,7 @@ class SharedTraining:
                 write_sealed_json(self.folder / _FILE, self.facts)
 
     def _explain_training_again(self, what: str) -> None:
-        """Say so if only the number of threads, the precision or the like is different."""
+        """Warn if there is a network that differs only in engine facts, such as threads."""
         mine = json.loads(to_json(self.facts))
         for file in sorted(self.folder.parent.glob(f"*/{_FILE}")):
             try:

@@ -1,6 +1,6 @@
-"""Read what a run folder holds, as data that someone else may have written.
+"""Read the files of a run folder, and check them: someone else may have written them.
 
-Nothing here imports PyTorch, which listing and comparing runs doesn't need.
+Nothing here imports PyTorch, because listing and comparing runs doesn't need it.
 """
 
 import logging
@@ -38,7 +38,7 @@ _METRICS = {
     **{f"{which}accuracy": is_measure for which in ("", "base_", "old_", "new_")},
     "task_accuracies": list_of(is_measure),
 }
-# Metrics that earlier versions didn't have.
+# Metrics that earlier versions lacked.
 _LATER_METRICS = {
     "class_accuracies": list_of(is_measure),
     "mean_task_accuracy": is_measure,
@@ -66,7 +66,7 @@ _STEP = record(
 )
 STEPS = list_of(_STEP, least=1)  # the records of the tasks that were learned
 
-# What is read of settings of earlier versions, which may not be settings of this one.
+# The entries that are read from stored settings, even if this version would refuse the settings.
 CONFIG = record(
     {"method": record({"name": is_text}), "data": record({"source": is_text})},
     {
@@ -175,7 +175,7 @@ def load_result(folder: Path) -> dict[str, Any]:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read a folder's ``result.json``; None if there is none, or, with a warning, none intact."""
+    """Read a folder's ``result.json``; None if it is missing, or, with a warning, if damaged."""
     consequence = "The run counts as unfinished; repeat it to write the file again."
     return read_or_warn(load_result, folder, consequence)
 
@@ -183,7 +183,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 def read_or_warn(
     load: Callable[[Path], dict[str, Any]], path: Path, consequence: str
 ) -> dict[str, Any] | None:
-    """What ``load`` reads; None if there is no file, or, with a warning, none intact.
+    """Return what ``load`` reads; None if the file is missing, or, with a warning, if damaged.
 
     The warning ends with a sentence about the ``consequence``.
     """
@@ -208,24 +208,23 @@ def load_flatness(folder: Path) -> dict[str, Any]:
 
 
 def check_links(folder: Path) -> None:
-    """Raise `DamagedFile` if something in a folder of ours is a link that leads out of it.
+    """Raise `DamagedFile` if a link in a folder leads out of it.
 
-    Otherwise the folder of someone else could have any file of this computer read, or written, as
-    its own.
+    Otherwise, a folder made by someone else could make us read or write any file of this computer.
     """
     for link in links_out(folder)[:1]:
         raise DamagedFile(f"{link} is a link out of {folder}; put a copy in its place.")
 
 
 def links_out(folder: Path) -> list[Path]:
-    """The links in a folder that lead out of it, without those that were set aside."""
+    """The links in a folder that lead out of it, except those that were set aside."""
     inside = Path(os.path.realpath(folder))
     # Not Path.resolve, which fails for a link to itself.
     return [x for x in _links(folder) if not Path(os.path.realpath(x)).is_relative_to(inside)]
 
 
 def broken_links(folder: Path) -> list[Path]:
-    """The links in a folder that lead to nothing, without those that were set aside."""
+    """The links in a folder that lead to nothing, except those that were set aside."""
     return [link for link in _links(folder) if not link.exists()]
 
 
@@ -244,7 +243,7 @@ def load_sweep(folder: Path) -> dict[str, Any]:
 
 
 def check_study(file: Path) -> None:
-    """Raise `DamagedFile` if the database of a search isn't one, or is inconsistent."""
+    """Raise `DamagedFile` if the file isn't an SQLite database, or is an inconsistent one."""
     try:
         with closing(sqlite3.connect(file)) as database:
             found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
@@ -257,7 +256,7 @@ def check_study(file: Path) -> None:
 
 
 def check_steps(file: Path, steps: Any) -> None:
-    """Raise `DamagedFile` if these aren't the records of tasks that were learned one by one."""
+    """Raise `DamagedFile` unless these are the records of consecutive tasks from the first on."""
     if not STEPS(steps) or any(
         step["number"] != number or len(step["task_accuracies"]) != number + 1
         for number, step in enumerate(steps)
@@ -271,7 +270,7 @@ def check_entries(
     needed: Mapping[str, Shape],
     more: Mapping[str, Shape] | None = None,
 ) -> None:
-    """Raise `DamagedFile` if the content of a file isn't a `densekd.shapes.record` of these."""
+    """Raise `DamagedFile` if a file's content isn't a `densekd.shapes.record` of these entries."""
     wrong = wrong_entry(content, needed, more)
     if wrong is not None:
         raise DamagedFile(f"{file} is damaged: its entry {wrong!r} isn't what was saved.")

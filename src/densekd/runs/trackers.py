@@ -11,7 +11,7 @@ from densekd.config.settings_tree import flat
 from densekd.parts import OwnPartError, explain_errors, find, is_reference, short_name, spoken
 from densekd.runs.loggers import Axis, LoggedRun, Logger
 
-_PARAMS_AT_ONCE = 100  # MLflow takes no more
+_PARAMS_AT_ONCE = 100  # MLflow takes no more in one call
 
 
 class TensorBoardLogger(Logger):
@@ -30,13 +30,13 @@ class TensorBoardLogger(Logger):
     name = "tensorboard"
 
     def begin(self, run: LoggedRun) -> str | None:
-        """Note the folder; its files are made with the first numbers."""
+        """Remember the folder; files are made when the first numbers come."""
         self._folder = run.folder / "tensorboard"
         self._writers: dict[str, Any] = {}
         return None
 
     def log(self, axis: Axis, step: int, numbers: Mapping[str, float]) -> None:
-        """Write numbers, and hide those of this and later steps that are there already."""
+        """Write numbers; hides those that an earlier call wrote for this step and later ones."""
         if axis not in self._writers:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 
@@ -44,7 +44,7 @@ class TensorBoardLogger(Logger):
         writer = self._writers[axis]
         for tag, value in numbers.items():
             writer.add_scalar(tag, value, step)
-        # A resumed run doesn't repeat what was checkpointed, so events must not stay in memory.
+        # Flush now: if the process is killed, the resumed run doesn't repeat checkpointed steps.
         writer.flush()
 
     def end(self, result: Mapping[str, Any] | None) -> None:
@@ -77,7 +77,7 @@ class WandbLogger(Logger):
         self._run: Any = None
 
     def begin(self, run: LoggedRun) -> str | None:
-        """Start a run of theirs, or go on with that of an earlier call."""
+        """Start a run at Weights & Biases, or resume that of an earlier call."""
         import wandb  # slow to import
 
         known = run.id or secrets.token_hex(4)
@@ -85,7 +85,7 @@ class WandbLogger(Logger):
             project=self.project or os.environ.get("WANDB_PROJECT", "densekd"),
             name=run.name,
             id=known,
-            # Two folders of one offline run have the same id, and are synchronised to one run.
+            # A resumed offline run has two folders; the id makes them one run when synchronised.
             resume="allow",
             mode=self.mode,
             config=dict(run.settings),
@@ -103,7 +103,7 @@ class WandbLogger(Logger):
         self._run.log({f"{axis}/step": step, **{f"{axis}/{k}": x for k, x in numbers.items()}})
 
     def end(self, result: Mapping[str, Any] | None) -> None:
-        """Send the numbers of the whole run, and wait until all is sent."""
+        """Send the numbers of the whole run, and wait until everything is sent."""
         self._run.summary.update(_totals(result))
         self._run.finish(exit_code=0 if result else 1)
 
@@ -113,7 +113,7 @@ class MlflowLogger(Logger):
 
     Args:
         uri: the tracking store; by default ``MLFLOW_TRACKING_URI``, else that file.
-        experiment: its name; by default ``MLFLOW_EXPERIMENT_NAME``, else ``densekd``.
+        experiment: the experiment's name; by default ``MLFLOW_EXPERIMENT_NAME``, else ``densekd``.
 
     Example:
         >>> import densekd
@@ -130,7 +130,7 @@ class MlflowLogger(Logger):
         self._id = ""
 
     def begin(self, run: LoggedRun) -> str | None:
-        """Create a run of theirs with all settings, or reopen that of an earlier call."""
+        """Create an MLflow run with all settings, or reopen that of an earlier call."""
         from mlflow.entities import Param  # slow to import
         from mlflow.tracking import MlflowClient
 
@@ -167,7 +167,7 @@ class MlflowLogger(Logger):
 
 
 def _totals(result: Mapping[str, Any] | None) -> dict[str, float]:
-    """The numbers of a whole run."""
+    """The numbers of a whole run, from its result."""
     return {k: x for k, x in (result or {}).items() if isinstance(x, int | float)}
 
 
@@ -175,10 +175,10 @@ _KNOWN = {kind.name: kind for kind in (TensorBoardLogger, WandbLogger, MlflowLog
 
 
 def make_loggers(names: Sequence[str] | None) -> dict[str, Logger]:
-    """The loggers that settings name, by their own names.
+    """Make the loggers that settings list, by the loggers' own names.
 
     Raises:
-        ValueError: a package is missing, two have the same name, or one's own is none.
+        ValueError: a package is missing, two have the same name, or a custom one is no logger.
     """
     if names is None:
         names = ["tensorboard"] if find_spec("tensorboard") else []
@@ -199,7 +199,7 @@ def make_loggers(names: Sequence[str] | None) -> dict[str, Logger]:
 
 
 def _own_logger(reference: str, value: Any) -> Logger:
-    """A logger of one's own, or what a function or class without arguments makes."""
+    """The custom logger ``value``, or what it makes as a function or class without arguments."""
     part = spoken(reference, "logger")
     with explain_errors(part):
         made = value() if callable(value) and not isinstance(value, Logger) else value

@@ -70,14 +70,14 @@ class Experiment:
     measure: str  # what its table shows, one of `MEASURES`
     settings: Mapping[str, Any]  # of all runs, as in a file for ``densekd run --config``
     grid: Mapping[str, tuple[Any, ...]]  # the values of each key that varies, to be combined
-    skip: tuple[Mapping[str, Any], ...]  # points that match all values of one are left out
+    skip: tuple[Mapping[str, Any], ...]  # leaves out points that match all values of an entry
     rows: str  # the key whose values are the rows of the table
     columns: str  # the key whose values are its columns
     figures: tuple[str, ...]
     targets: tuple[Target, ...]  # the paper's numbers
     search: Search | None = None  # the hyper-parameters that are tried at each point of the grid
     text: str = ""  # of the file
-    picked: tuple[str, ...] = ()  # what `with_pick` was given
+    picked: tuple[str, ...] = ()  # the arguments of `with_pick`
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -85,10 +85,10 @@ class Experiment:
         return () if self.search is None else tuple(self.search.parameters)
 
     def points(self) -> list[dict[str, Any]]:
-        """List the values of each run, by dotted key; those that Optuna chooses are missing.
+        """List the values of each run, by dotted key, without those that Optuna will choose.
 
         Raises:
-            ValueError: there are none, or too many.
+            ValueError: there are no points, or too many.
         """
         runs = math.prod(map(len, self.grid.values())) * (self.search.count if self.search else 1)
         if runs > _MOST_RUNS:
@@ -107,9 +107,9 @@ class Experiment:
         return points
 
     def with_pick(self, keys: Sequence[str], tasks: int | None = None) -> "Experiment":
-        """Make axes of the grid hyper-parameters, of which the best values are picked.
+        """Turn axes of the grid into hyper-parameters, whose best values are picked.
 
-        With ``tasks``, by how well the first tasks are learned.
+        With ``tasks``, values are picked by how well they learn that many first tasks.
         """
         keys = [keys] if isinstance(keys, str) else keys
         if not keys and tasks is None:
@@ -130,7 +130,7 @@ class Experiment:
         return dataclasses.replace(self, grid=grid, search=search, picked=picked)
 
     def with_axes(self, axes: Mapping[str, list[Any]] | Sequence[str]) -> "Experiment":
-        """Replace or add the values of some keys; as texts, such as ``scenario.steps=5,10``."""
+        """Replace or add axes, given as a mapping or as texts such as ``scenario.steps=5,10``."""
         axes = axes if isinstance(axes, Mapping) else dict(map(_parse_axis, axes))
         for key in axes:
             if key in self.searched:
@@ -142,7 +142,7 @@ class Experiment:
 def read_experiment(file: Path, *, sealed: bool = False) -> Experiment:
     """Read an experiment from a TOML file as described in docs/sweeps.md.
 
-    With ``sealed``, it is the copy that a sweep keeps in its folder.
+    ``sealed`` says that it is the copy that a sweep keeps in its folder.
 
     Raises:
         ValueError: one sentence that names the file, the key and its valid values.
@@ -166,7 +166,7 @@ def label(point: Mapping[str, Any]) -> str:
 
 
 def short_value(value: Any) -> Any:
-    """A number with at most six digits, which tell trials apart; a Python value's own name."""
+    """Shorten a float to six digits, which still tell trials apart; a Python value to its name."""
     if str(value).startswith("python:") and is_reference(value):
         return short_name(value)
     return float(f"{value:.6g}") if isinstance(value, float) else value
@@ -199,7 +199,7 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
     for key in experiment.searched:
         if key in grid:
             raise ValueError(f"{key} is in the grid and in search.parameters; keep one of them.")
-    experiment.points()  # or say that there are none, or too many
+    experiment.points()  # raises if there are none, or too many
     return dataclasses.replace(experiment, targets=tuple(_targets(experiment, tree)))
 
 
@@ -250,7 +250,7 @@ def _axis(key: str, values: Any) -> tuple[Any, ...]:
 
 
 def _parse_axis(assignment: str) -> tuple[str, list[Any]]:
-    """The key of an axis, and its values, which commas separate unless they are a TOML list."""
+    """Split ``KEY=VALUES`` into the key and its values: a TOML list, or separated by commas."""
     key, equals, text = assignment.partition("=")
     whole = _value(text)
     values = whole if isinstance(whole, list) else [_value(part) for part in text.split(",")]
@@ -266,7 +266,7 @@ def _value(text: str) -> Any:
 
 
 def _get(tree: Mapping[str, Any], key: str, kind: type[_Value]) -> _Value:
-    """The value of a key; an empty one by default, but a text must not be empty."""
+    """The value of a key; a missing list or table is empty, a missing or empty text an error."""
     value = tree.get(key, kind())
     if not isinstance(value, kind) or not str(value).strip():
         raise ValueError(f"{key} must be a {_WORDS[kind]}, not {tree.get(key)!r}.")

@@ -48,8 +48,8 @@ class SweepJob:
     point: Mapping[str, Any]  # its values on the axes, by dotted key
     tree: Mapping[str, Any]  # its settings
     folder: Path
-    shares: str  # stands for its base or teacher; jobs with the same value share it
-    figures: tuple[str, ...]  # drawn from it; some need more than the run
+    shares: str  # identifies its base or teacher; jobs with the same value share it
+    figures: tuple[str, ...]  # drawn from it; flatness needs a measurement after the run
 
     @property
     def label(self) -> str:
@@ -58,7 +58,7 @@ class SweepJob:
 
     @property
     def waits_for(self) -> str:
-        """What stands for the base or teacher it needs; a student that learns alone needs none."""
+        """Identifies the base or teacher that it needs; unique for a student that learns alone."""
         alone = self.kind == "compression" and self.tree.get("method") == "alone"
         return str(self.folder) if alone else self.shares
 
@@ -69,7 +69,7 @@ class ImpossiblePoint:
 
     point: Mapping[str, Any]
     reason: str
-    refused: bool  # its settings are wrong; otherwise the data has too few or too many classes
+    refused: bool  # its settings are wrong; if False, its tasks can't divide the classes
 
     @property
     def label(self) -> str:
@@ -110,8 +110,8 @@ def plan(
     """List the jobs of an experiment and check the settings of each.
 
     The ``changes``, as a tree, override the experiment's settings; ``scale`` is the share of all
-    epochs to train. Points whose tasks can't divide the classes of the data are left out; whether
-    they can is known for all data but the hub's before any is read.
+    epochs to train. Points whose tasks can't divide the classes of the data are left out; the
+    number of classes isn't known yet for the hub's and custom data, whose points stay.
 
     Raises:
         ValueError: the settings of a point are wrong, or no point can be run; with ``only_list``,
@@ -138,7 +138,7 @@ def plan(
         _refuse(experiment, [each for each in impossible if each.refused or not jobs])
     folder = out / "sweeps" / _folder_name(experiment, changes, scale)
     if experiment.search is not None and experiment.search.kind == "optuna":
-        jobs = []  # they were only checked
+        jobs = []  # these only served to check the settings
     return SweepPlan(experiment, scale, changes, folder, tuple(jobs), tuple(impossible))
 
 
@@ -154,7 +154,7 @@ def _tree(
 
 
 def _check_changes(experiment: Experiment, changes: Mapping[str, Any]) -> None:
-    """Refuse settings that all points of the grid would override."""
+    """Raise ValueError for changes that the grid would override in every point."""
     axes = {**experiment.grid, **dict.fromkeys(experiment.searched, ())}
     for key, value in flat(changes).items():
         if key in axes:
@@ -170,7 +170,7 @@ def _check_changes(experiment: Experiment, changes: Mapping[str, Any]) -> None:
 
 
 def _points(experiment: Experiment, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The points to run; of a search by Optuna, one for each point of the grid, to check it."""
+    """The points to run; for Optuna, a sample trial for each point of the grid, as a check."""
     search, points = experiment.search, experiment.points()
     if search is None:
         _warn_of_tuning(experiment, merge(experiment.settings, changes, nested(points[0])))
@@ -182,7 +182,7 @@ def _points(experiment: Experiment, changes: Mapping[str, Any]) -> list[dict[str
 
 
 def _refuse(experiment: Experiment, impossible: Sequence[ImpossiblePoint]) -> None:
-    """Raise an error about the first point, if there is one."""
+    """Raise ValueError about the first point, if there is one."""
     for each in impossible[:1]:
         rest = len(impossible) - 1
         more = f" Impossible runs besides: {rest}; --dry-run lists them." if rest else ""
@@ -197,7 +197,7 @@ def trial_point(search: Search, point: Mapping[str, Any]) -> dict[str, Any]:
 def _check_search(experiment: Experiment, search: Search) -> None:
     if experiment.kind == "compression":
         raise ValueError("A compression has no validation images; leave the search out.")
-    # Also without search.tasks, because trials are told from picks by it.
+    # Also without search.tasks, because this key distinguishes trials from picks.
     if FIRST_TASKS in {**experiment.grid, **search.parameters}:
         raise ValueError(
             f"{FIRST_TASKS} is what search.tasks sets, so it can't be an axis of a search; leave "
@@ -211,7 +211,7 @@ def _check_search(experiment: Experiment, search: Search) -> None:
 
 
 def _warn_of_tuning(experiment: Experiment, tree: Mapping[str, Any]) -> None:
-    """Warn if numbers on test images are all there is to choose hyper-parameters by."""
+    """Warn if hyper-parameters vary and no validation images exist to choose them by."""
     tuned = hyper_parameters(experiment.grid)
     if tuned and not given(tree, "data", "validation"):
         logger.warning(
@@ -222,7 +222,7 @@ def _warn_of_tuning(experiment: Experiment, tree: Mapping[str, Any]) -> None:
 
 
 def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
-    """Shorten all schedules of a tree in proportion."""
+    """Shorten all schedules in the settings in proportion."""
     if not 0 < scale < float("inf"):
         raise ValueError(f"a scale must be a number above 0, such as 0.1, not {scale}.")
     epochs = uniform(tree).get("epochs")
@@ -236,7 +236,7 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
 
 
 def _folder_name(experiment: Experiment, changes: Mapping[str, Any], scale: float | None) -> str:
-    """Name a sweep's folder by all that changes its numbers."""
+    """Name a sweep's folder by everything that changes its results."""
     matters = {key: value for key, value in flat(changes).items() if key not in INERT_KEYS}
     if experiment.picked:
         matters["pick"] = experiment.picked
@@ -258,7 +258,7 @@ def _resolve(experiment: Experiment, tree: Mapping[str, Any]) -> Config | Compre
     references = [*own_references(config).values(), *logger_references(config)]
     load_files(references)
     for name in references:
-        find(name)  # or say that it is missing
+        find(name)  # raises if it is missing
     if config.engine.ranks != 1:
         raise ValueError(
             "a sweep has one device for each run; leave engine.devices and engine.nodes out, or "
@@ -268,7 +268,7 @@ def _resolve(experiment: Experiment, tree: Mapping[str, Any]) -> Config | Compre
 
 
 def _check_tasks(config: Config, classes: int | None) -> None:
-    """Raise if so many classes can't be divided into the tasks; None is an unknown number."""
+    """Raise ValueError if the tasks can't divide ``classes``; None is an unknown number."""
     protocol = config.scenario
     if isinstance(protocol.tasks, tuple) and classes is not None:
         sizes = [task if isinstance(task, int) else len(task) for task in protocol.tasks]
@@ -295,7 +295,7 @@ def _job(
         folder, shares = compression_folder(config, out), digest(plain(teacher_settings(config)))
     else:
         scenario = config.scenario
-        # The data decides how many classes the base has; hash what that depends on.
+        # The number of base classes isn't known before the data is read; hash what decides it.
         base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
         known = [base_settings(config, 0), base_classes, str(scenario.tasks)]
         folder, shares = run_folder(config, out), digest(known)

@@ -1,4 +1,4 @@
-"""The experiments that come with the package, and how an experiment is found by its name."""
+"""Find experiments by name, among those of the package and the user's."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ def experiment_names() -> list[str]:
 
 
 def find_experiment(name: str) -> Path:
-    """The file of an experiment: the path of a TOML file, or the name of an experiment.
+    """Find the file of an experiment, given its name or the path of a TOML file.
 
-    A file in the folder ``experiments`` of the working folder comes before one of the package.
+    A file in the working folder's ``experiments`` takes precedence over one of the package.
 
     Raises:
-        ValueError: there is none of that name; the message has those that there are.
+        ValueError: no experiment has that name; the message proposes the nearest, or lists all.
     """
     file = Path(name)
     if file.suffix == ".toml" or file.parent != Path():

@@ -1,4 +1,4 @@
-"""Trials that Optuna proposes; its study is in SQLite in the sweep's folder, so that it resumes."""
+"""Trials that Optuna proposes; its study is an SQLite file in the sweep's folder, to resume."""
 
 import itertools
 import logging
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class OptunaTrials(JobSource):
-    """A study for each cell of the table, with the first seed and class order of its grid.
+    """One study for each cell of the table, at the first seed and class order of its grid.
 
-    The trials of earlier calls are added to the record; those that were running go on. A trial
-    that failed stays open in the study, so that the next call tries it again.
+    Adds the trials of earlier calls to the record; those that were running go on. A trial that
+    failed stays open in the study, so that the next call tries it again.
     """
 
     def __init__(self, record: SweepRecord, search: Search) -> None:
@@ -63,7 +63,7 @@ class OptunaTrials(JobSource):
                 self._restore(study, trial)
 
     def propose(self) -> SweepJob | None:
-        """Ask the study with the fewest trials for one more."""
+        """Ask the study with the fewest trials for one more; None if all have enough."""
         while True:
             study = min(self._studies, key=lambda each: len(each.trials))
             if len(study.trials) >= self.search.trials:
@@ -75,11 +75,11 @@ class OptunaTrials(JobSource):
             if job not in self.record:
                 self._open[job.folder] = study, number
                 return job
-            # It has the values of an earlier trial; end it with that one's result, if it has one.
+            # An earlier trial has the same values; end this one with its result, if there is one.
             study.tell(number, validation_of(job))
 
     def hopeless(self, job: SweepJob, event: JobEvent) -> bool:
-        """Tell the study how a trial goes; True if its pruner gives it up."""
+        """Report a trial's event to its study; True if the pruner gives the trial up."""
         if job.folder not in self._open:
             return False
         study, number = self._open[job.folder]
@@ -100,7 +100,7 @@ class OptunaTrials(JobSource):
         self._storage.engine.dispose()
 
     def _job(self, study: "_Study", number: int, values: Mapping[str, Any]) -> SweepJob | None:
-        """The job of a trial; None if its values can't be, which ends it with a warning."""
+        """The job of a trial; if its values are invalid, warn, end the trial and return None."""
         try:
             return self.record.sweep.job({**trial_point(self.search, study.point), **values})
         except ValueError as error:
@@ -123,7 +123,7 @@ class OptunaTrials(JobSource):
             self.record.set(job, "pruned", PRUNED)
         elif trial.state == TrialState.RUNNING:
             self._open[job.folder] = study, trial.number
-            if self.record.entry(job)["state"] == "finished":  # but the study wasn't told
+            if self.record.entry(job)["state"] == "finished":  # never reported to the study
                 self.hopeless(job, JobDone())
 
 
@@ -136,10 +136,10 @@ class _Study:
         self.search, self.point = search, point
         self._space = {k: _distribution(k, p) for k, p in search.parameters.items()}
         cell = cell_of(point, search.parameters)
-        # Other ranges or fewer tasks make another study: their values can't be compared.
+        # Other ranges or fewer tasks make another study, because trials wouldn't be comparable.
         space = {key: vars(parameter) for key, parameter in search.parameters.items()}
         tells: dict[str, Any] = {"space": space, "tasks": search.tasks, "seed": search.seed}
-        # Values that the label shortens may be those of another cell.
+        # The label can shorten values of two cells to the same text, so add them in full.
         if full := {key: value for key, value in cell.items() if short_value(value) != value}:
             tells["cell"] = full
         self._study = optuna.create_study(
@@ -158,24 +158,24 @@ class _Study:
         return self._study.get_trials(deepcopy=False)
 
     def ask(self) -> tuple[int, dict[str, Any]]:
-        """The number and the values of a new trial."""
+        """Create a trial; returns its number and values."""
         self._sample(len(self.trials))
         trial = self._study.ask(self._space)
         return trial.number, trial.params
 
     def _complete(self, trial: FrozenTrial) -> None:
-        """Draw the values of a trial that was killed before it had all of them."""
+        """Draw the missing values of a trial whose process was killed while drawing them."""
         self._sample(trial.number)
         again = optuna.trial.Trial(self._study, trial._trial_id)
         for key, distribution in self._space.items():
             alone = key not in again.relative_params and not distribution.single()
             if alone and key in trial.params:
-                # Drawn once more, so that the next value is the one that it would have been.
+                # Draw it again, so that the sampler's next value is what it would have been.
                 self._study.sampler.sample_independent(self._study, trial, key, distribution)
             again._suggest(key, distribution)
 
     def _sample(self, number: int) -> None:
-        """Seed the sampler by the trial's number, so that a resumed study goes on as the same."""
+        """Seed the sampler by the trial's number, so that resuming doesn't change its values."""
         place = Seeds(self.search.seed).at(self._study.study_name, number)
         seed = place.number("search") % 2**32
         self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -186,13 +186,13 @@ class _Study:
         self._study.tell(number, value, state=state)
 
     def gives_up(self, number: int, scores: tuple[float, ...]) -> bool:
-        """Report the accuracies after each task so far; whether they are below the median."""
+        """Report the accuracies after each task so far; True if they are below the median."""
         if not scores:
             return False
         frozen = self.trials[number]
         trial = optuna.trial.Trial(self._study, frozen._trial_id)
-        # The pruner compares a trial's best value so far, and accuracies fall from task to task; a
-        # sum of them rises, and compares like their mean.
+        # The pruner compares each trial's best value so far, but accuracies fall from task to task.
+        # Their running sum rises, and orders trials like their mean.
         for step, total in enumerate(itertools.accumulate(scores)):
             if step not in frozen.intermediate_values:
                 trial.report(total, step)

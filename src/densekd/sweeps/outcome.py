@@ -1,4 +1,4 @@
-"""What a sweep reached: the results of its runs, and what failed."""
+"""The outcome of a sweep: the results of its runs, and why runs failed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +12,10 @@ from densekd.sweeps.sweep import SweepRecord
 class SweepOutcome(Sequence[Result]):
     """The results of the finished runs of a sweep, in the order of its grid.
 
-    ``points`` has the values of each run on the axes, by dotted key; ``failures`` the reason for
-    each run that failed, by its label; ``folder`` the record of the sweep. Of a search it has the
-    runs with the values that were picked by validation images, and ``picks`` those values for each
-    cell of the grid.
+    ``points`` has the values of each run on the axes, by dotted key; ``failures`` has the reason of
+    each failed run, by label; ``folder`` holds the sweep's record. After a search, there are only
+    the runs with the values picked by validation images; ``picks`` has these values for each cell
+    of the grid.
     """
 
     def __init__(self, record: SweepRecord) -> None:
@@ -49,7 +49,7 @@ class SweepOutcome(Sequence[Result]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """A row for each run, for notebooks."""
+        """A table with a row for each run, for notebooks."""
         cells = [(label, _reached(result)) for label, result in zip(self.labels, self, strict=True)]
         cells += [(label, f"failed: {reason}") for label, reason in self.failures.items()]
         return html_table(("run", "accuracy"), cells)

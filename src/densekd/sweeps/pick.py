@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# A pick is made by the mean over these, and is the same for all of their values.
+# Picks compare means over these settings, and hold for all their values.
 REPLICATES = ("seed", "scenario.order", "order")
-# Trials that learn only the first tasks have it.
+# Points have this key if their trials learn only the first tasks.
 FIRST_TASKS = "scenario.first"
 
 
@@ -16,25 +16,25 @@ class Trial:
     """A run with some values of the hyper-parameters."""
 
     point: Mapping[str, Any]  # its values on all axes, by dotted key
-    validation: float | None  # its average incremental accuracy there; None if it didn't finish
+    validation: float | None  # average incremental accuracy; None if unfinished
 
 
 @dataclass(frozen=True)
 class Pick:
     """The values of the hyper-parameters that were best in one cell of the table."""
 
-    cell: Mapping[str, Any]  # the values on the other axes, seeds and class orders aside
+    cell: Mapping[str, Any]  # the values on the other axes, except seed and class order
     values: Mapping[str, Any]
     validation: float | None  # the mean over seeds and class orders; None if a file lacks it
-    trials: int  # how many there were to choose from, those that didn't finish included
+    trials: int  # the number of candidate values, unfinished ones included
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> "Pick":
-        """The pick in a sweep's record."""
+        """Make the pick of an entry in a sweep's record."""
         return cls(entry["cell"], entry["values"], entry.get("validation"), entry.get("trials", 0))
 
     def is_of(self, point: Mapping[str, Any], keys: Collection[str]) -> bool:
-        """Whether a run has learned all tasks with the picked values."""
+        """Whether a point learns all tasks of this cell with the picked values."""
         picked = all(point.get(key) == value for key, value in self.values.items())
         return picked and cell_of(point, keys) == self.cell and FIRST_TASKS not in point
 
@@ -42,8 +42,8 @@ class Pick:
 def pick_best(trials: Iterable[Trial], keys: Collection[str]) -> list[Pick]:
     """The best values of the hyper-parameters ``keys``, for each cell that has a finished trial.
 
-    Values count only if their runs finished for all seeds and class orders. Of equally good
-    values the first are picked.
+    Values count only if their runs finished for all seeds and class orders. Of equally good values,
+    the first are picked.
     """
     cells: dict[str, dict[str, list[Trial]]] = {}
     for trial in trials:
@@ -64,7 +64,7 @@ def pick_best(trials: Iterable[Trial], keys: Collection[str]) -> list[Pick]:
 
 
 def cell_of(point: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The values of a point without the hyper-parameters, seeds, class orders, first tasks."""
+    """A point without hyper-parameters, seed, class order and number of first tasks."""
     apart = {*keys, *REPLICATES, FIRST_TASKS}
     return {key: value for key, value in point.items() if key not in apart}
 

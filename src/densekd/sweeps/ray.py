@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, whose machines share the folders of runs and data."""
+"""Run jobs on a Ray cluster, whose machines share the folders of runs and data."""
 
 import logging
 import os
@@ -15,12 +15,12 @@ from densekd.config.settings_tree import given
 from densekd.jobs.events import JobChannel, JobEnd, JobEvent, JobFailed, Work, run_job
 from densekd.sweeps.jobs import SweepJob
 
-# After so many retries, the job itself is probably what kills its worker.
+# After this many retries, the job itself is probably what kills its worker.
 _RETRIES = 3
 # A cluster's address, with the protocol of a remote client or without one.
 _ADDRESS = re.compile(r"(?:ray://)?\[?([^/\]]+)\]?:(\d{1,5})")
 _SECONDS_TO_CONNECT = 10
-# The environment variables that a run reads, which its worker gets.
+# The environment variables that a run reads; its worker gets the same values.
 _VARIABLES = (
     *("DENSEKD_DATA", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"),
     *("WANDB_MODE", "WANDB_PROJECT"),
@@ -32,9 +32,9 @@ class RayPool:
 
     Args:
         work: runs a job; a module-level function that all machines have installed.
-        address: the cluster's, or ``auto`` for the one this machine belongs to; without one, a
-            cluster is started on this machine, until `close`.
-        workers: the most jobs at a time; by default as many as there are processors for.
+        address: of the cluster, or ``auto`` for the one this machine belongs to; None starts a
+            cluster on this machine, which lasts until `close`.
+        workers: the most jobs at a time; by default as many as the processors suffice for.
         threads: the threads of each job.
     """
 
@@ -53,7 +53,7 @@ class RayPool:
             )
         except (ConnectionError, RuntimeError) as error:
             raise _no_cluster(address or "this machine", error) from error
-        # On this machine, since jobs stop without it, and any other machine may be lost.
+        # Pinned to this machine: jobs stop without the mailbox, and any other machine can be lost.
         here = self._ray.get_runtime_context().get_node_id()
         stay = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
         mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=stay)(_Mailbox)
@@ -63,7 +63,7 @@ class RayPool:
     @property
     def free(self) -> bool:
         """Whether another job can be started."""
-        # Asked each time, because clusters grow.
+        # Asked each time, because a cluster can grow.
         found = self._ray.cluster_resources().get("CPU", 0) // self.threads
         return len(self._jobs) < max(1, self.workers or found)
 
@@ -118,7 +118,7 @@ class RayPool:
 
 
 class _Mailbox:
-    """An actor to which jobs send events, and which tells them to stop."""
+    """An actor that collects the events of jobs, and tells jobs when to stop."""
 
     def __init__(self) -> None:
         self._events: list[tuple[str, JobEvent]] = []
@@ -159,7 +159,7 @@ class _MailboxChannel(JobChannel):
 
 
 def _check_address(address: str | None) -> None:
-    """Raise ValueError if nobody answers at an address; Ray itself would try for minutes."""
+    """Raise ValueError if nothing answers at an address; Ray itself would try for minutes."""
     if match := _ADDRESS.fullmatch(address or ""):
         try:
             socket.create_connection((match[1], int(match[2])), _SECONDS_TO_CONNECT).close()
@@ -191,7 +191,7 @@ def _task(
 
 
 def _enter(folder: Path, variables: Mapping[str, str]) -> None:
-    """Take over the command's folder and variables, so that paths mean the same to all workers."""
+    """Use the command's working folder and variables, so that paths mean the same everywhere."""
     os.environ.update(variables)
     os.chdir(folder)
 

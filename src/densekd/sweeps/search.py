@@ -1,4 +1,4 @@
-"""The search for hyper-parameters of an experiment: which settings are tried, and which values."""
+"""The search for hyper-parameters: which settings are tried, and with which values."""
 
 import difflib
 import itertools
@@ -10,13 +10,13 @@ from typing import Any, Literal, get_args
 SearchKind = Literal["grid", "random", "optuna"]
 
 _KEYS = ("kind", "parameters", "trials", "seed", "tasks", "prune_after")
-# Sections whose numbers are chosen to get a method to work, rather than to ask a question.
+# Sections whose numbers are tuned to make a method work, rather than studied.
 _TUNED = ("method.", "training.", "augment.")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """The values that a setting may take: a list, or a range if there is none.
+    """The values to try for a setting: the list ``values``, or a range if that is empty.
 
     A range whose ends are whole numbers has whole numbers; it includes both ends. With ``log``,
     numbers are drawn evenly on a logarithmic scale.
@@ -33,7 +33,7 @@ class Parameter:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def at(self, share: float) -> Any:
-        """The value at a share from 0 to below 1 of the list or range."""
+        """The value at a position in the list or range, from 0 to below 1."""
         if self.values:
             return self.values[int(share * len(self.values))]
         low, high = self.low, self.high + (1 if self.whole else 0)
@@ -41,7 +41,7 @@ class Parameter:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         else:
             value = low + share * (high - low)
-        # Six digits are enough, and can be read and typed.
+        # Six digits are enough, and easy to read and type.
         value = min(max(int(value) if self.whole else float(f"{value:.6g}"), self.low), self.high)
         return value
 
@@ -52,10 +52,10 @@ class Search:
 
     kind: SearchKind
     parameters: Mapping[str, Parameter]  # by dotted key
-    trials: int = 0  # how many, for each point of the experiment's grid; a grid tries all
+    trials: int = 0  # for each point of the experiment's grid; kind grid tries all values instead
     seed: int = 0
-    tasks: int | None = None  # trials learn only the first tasks; the pick then learns all
-    prune_after: int = 5  # Optuna stops hopeless trials once so many have ended
+    tasks: int | None = None  # how many first tasks trials learn; the pick then learns all
+    prune_after: int = 5  # Optuna stops hopeless trials once this many have ended
 
     @property
     def count(self) -> int:
@@ -65,7 +65,7 @@ class Search:
         return self.trials if self.kind == "random" else 1
 
     def listed(self) -> list[dict[str, Any]]:
-        """The values of each trial; Optuna chooses them later, so its list has one without any."""
+        """The values of each trial; for Optuna, which chooses them later, one empty entry."""
         if self.kind == "grid":
             lists = [parameter.values for parameter in self.parameters.values()]
             points = itertools.product(*lists)
@@ -75,11 +75,11 @@ class Search:
         return [{}]
 
     def _drawn(self, number: int) -> dict[str, Any]:
-        """The values of a random trial: seed, number and key decide, so more trials add to them."""
+        """Draw a random trial by seed, number and key alone, so more trials keep earlier ones."""
         from densekd.seeds import Seeds  # imports torch, which reading a file must not wait for
 
         places = {key: Seeds(self.seed).at(number, key) for key in self.parameters}
-        # The seed of a stream is a hash of 63 bits, so a share of them is uniform already.
+        # A stream's seed is a 63-bit hash, so its share of 2**63 is uniform already.
         shares = {key: place.number("search") / 2**63 for key, place in places.items()}
         return {key: parameter.at(shares[key]) for key, parameter in self.parameters.items()}
 
@@ -111,7 +111,7 @@ def read_search(tree: Mapping[str, Any]) -> Search:
 
 
 def hyper_parameters(grid: Mapping[str, Collection[Any]]) -> list[str]:
-    """The axes of a grid whose values one usually tunes: several numbers of a method's settings."""
+    """The axes of a grid that look tuned: several numbers of a training or method setting."""
     return [
         key
         for key, values in grid.items()
@@ -120,14 +120,14 @@ def hyper_parameters(grid: Mapping[str, Collection[Any]]) -> list[str]:
 
 
 def check_names(what: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raise a ValueError unless all names are known; it says what the first of the others isn't."""
+    """Raise ValueError for the first name that isn't known, saying that it is not ``what``."""
     for name in names:
         if name not in known:
             raise ValueError(f"{name} is not {what}; {proposal(name, known)}")
 
 
 def proposal(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about a wrong name: the nearest of the known ones, or all of them."""
+    """End a sentence about a wrong name: propose the nearest known name, or list all."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}."
 
@@ -138,7 +138,7 @@ def distinct(values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Parameters by dotted key; a table with the keys of a parameter is one."""
+    """Parameters by dotted key; a table with values, low or high is one parameter."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         section = isinstance(value, Mapping) and value.keys().isdisjoint(("values", "low", "high"))

@@ -1,4 +1,4 @@
-"""Run the jobs of a sweep, and keep their states in ``runs.json`` over all calls of the command.
+"""Run the jobs of a sweep; ``runs.json`` keeps their states over all calls of the command.
 
 Jobs that share a base wait until one of them has trained it. A search adds jobs: those that Optuna
 proposes, and those that learn all tasks with the picked values.
@@ -32,7 +32,7 @@ JobState = Literal["waiting", "running", "finished", "failed", "pruned"]
 
 
 class SweepRecord:
-    """The states of all jobs, and of those that earlier calls with other axes had."""
+    """The states of all jobs, and of jobs of earlier calls with other axes."""
 
     def __init__(self, sweep: SweepPlan, finished: Callable[[SweepJob], bool]) -> None:
         # What earlier calls recorded.
@@ -46,8 +46,8 @@ class SweepRecord:
         self.sweep = dataclasses.replace(sweep, jobs=())
         self.add(*sweep.jobs)
         self.picks: list[Pick] = []  # made when all trials have ended
-        # Points that were run under other settings, or that turned out to be impossible, are
-        # replaced by what they are now.
+        # Points of this call replace those of earlier calls, which ran under other settings or are
+        # known to be impossible now.
         points = [*(job.point for job in sweep.jobs), *(each.point for each in sweep.impossible)]
         now = [plain(point) for point in points]
         for folder in [k for k, entry in self._others.items() if entry["point"] in now]:
@@ -60,7 +60,7 @@ class SweepRecord:
         self._job_starts: dict[Path, float] = {}
 
     def add(self, *jobs: SweepJob) -> None:
-        """Add jobs; those that there are already are left out."""
+        """Add jobs; skip those that it already has."""
         for job in jobs:
             if job in self:
                 continue
@@ -80,12 +80,12 @@ class SweepRecord:
         return job.folder in self._entries
 
     def unfinished(self) -> list[SweepJob]:
-        """The jobs that are left to do."""
+        """The jobs left to do, failed ones included."""
         done = ("finished", "pruned")
         return [job for job in self.sweep.jobs if self.entry(job)["state"] not in done]
 
     def pick(self) -> None:
-        """Pick the best values by validation, and add the runs of all tasks with them."""
+        """Pick the best values by validation, and add the jobs that learn all tasks with them."""
         experiment = self.sweep.experiment
         keys, tasks = experiment.searched, experiment.search and experiment.search.tasks
         trials = [
@@ -103,7 +103,7 @@ class SweepRecord:
             self.add(*(self.sweep.job(point) for point in points))
 
     def is_pick(self, job: SweepJob) -> bool:
-        """Whether a job's test accuracy counts: not if its values were tried and not picked."""
+        """Whether a job's test accuracy counts: in a search, only if its values were picked."""
         if self.sweep.experiment.search is None:
             return True
         return any(pick.is_of(job.point, self.sweep.experiment.searched) for pick in self.picks)
@@ -143,7 +143,7 @@ class SweepRecord:
 
 
 def _ended(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry of an earlier call; a job that was running then was killed, and waits."""
+    """An entry of an earlier call; a job left as running was killed, so it waits again."""
     return {**entry, "state": "waiting"} if entry.get("state") == "running" else entry
 
 
@@ -177,7 +177,7 @@ def sweep_folder(sweep: SweepPlan) -> Iterator[None]:
 
 @contextmanager
 def saying_how_to_repair(folder: Path) -> Iterator[None]:
-    """Say in an error about a damaged file of a sweep how to set it aside."""
+    """Add to an error about a damaged file of a sweep how to set the file aside."""
     try:
         yield
     except DamagedFile as error:
@@ -185,7 +185,7 @@ def saying_how_to_repair(folder: Path) -> Iterator[None]:
 
 
 class JobQueue:
-    """Chooses the next job: one for each base first, the others when their base is trained."""
+    """Chooses the next job: first one for each base, the others once their base is trained."""
 
     def __init__(self, jobs: Sequence[SweepJob]) -> None:
         self.waiting = list(jobs)
@@ -193,7 +193,7 @@ class JobQueue:
         self._trained: set[str] = set()
 
     def next(self) -> SweepJob | None:
-        """Take a job whose base no other job is training; None if there is none."""
+        """Take a job whose base no other job is training now; None if there is none."""
         training = {job.waits_for for job in self.running} - self._trained
         ready = [job for job in self.waiting if job.waits_for not in training]
         job = min(ready, key=lambda job: job.waits_for in self._trained, default=None)
@@ -229,7 +229,7 @@ class JobSource:
         return None
 
     def hopeless(self, job: SweepJob, event: JobEvent) -> bool:
-        """Whether a job need not go on after an event."""
+        """Handle a job's event; True if the job is hopeless and should stop."""
         return False
 
 
@@ -243,14 +243,14 @@ class SweepObserver:
         """A job reported something, or ended."""
 
     def stop(self) -> bool:
-        """Asked several times a second: whether all jobs should save and stop."""
+        """Whether all jobs should save and stop; called several times a second."""
         return False
 
 
 def carry_out(record: SweepRecord, pool: _WorkerPool, observer: SweepObserver) -> bool:
     """Run the unfinished jobs of a sweep, and record how each ended; False if it was stopped.
 
-    A search comes first; then the picked values run through all tasks, where trials didn't.
+    A search runs first. Then the picked values learn all tasks, unless their trials already did.
     """
     search = record.sweep.experiment.search
     if search is not None and search.kind == "optuna":
@@ -268,18 +268,18 @@ def carry_out(record: SweepRecord, pool: _WorkerPool, observer: SweepObserver) -
 
 
 class _Jobs:
-    """The jobs of a sweep while they are done."""
+    """Runs the jobs of a sweep until none are left or the observer stops it."""
 
     def __init__(
         self, record: SweepRecord, pool: _WorkerPool, observer: SweepObserver, source: JobSource
     ) -> None:
         self.record, self.pool, self.observer, self.source = record, pool, observer, source
-        # A job that failed in this call is tried again in the next.
+        # Jobs that failed in this call are tried again only in the next.
         left = [job for job in record.unfinished() if record.entry(job)["state"] != "failed"]
         self.queue, self.stopping, self.pruned = JobQueue(left), False, set[Path]()
 
     def do(self) -> bool:
-        """Do all; False if the observer stopped it."""
+        """Run all jobs; False if the observer stopped them."""
         while True:
             if not self.stopping and self.observer.stop():
                 self.stopping = True

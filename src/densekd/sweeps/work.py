@@ -40,7 +40,7 @@ def work(job: SweepJob, channel: JobChannel) -> None:
     reporter = JobReporter(config, channel)
     run_config(config, job.folder.parent, reporter)
     if "flatness" in job.figures:
-        # The user named the code when the sweep was started.
+        # Trusted, because the user named the code when starting the sweep.
         on_progress = stoppable(reporter.measuring, reporter)
         measure_flatness(job.folder, on_progress=on_progress, trust_code=True)
 
@@ -52,9 +52,9 @@ def start_pool(
     *,
     value: str | None = None,
 ) -> WorkerPool:
-    """The pool that computes runs: processes on this machine, or a Ray cluster.
+    """Make the pool that computes runs: processes on this machine, or a Ray cluster.
 
-    With a ``value`` of this process, it is this process, one run at a time.
+    A ``value`` exists only in this Python process, so its runs go here, one at a time.
     """
     check_choice("engine", engine, get_args(SweepEngine))
     if workers is not None and workers < 1:
@@ -69,7 +69,7 @@ def start_pool(
         return InProcessPool(work)
     if address is not None and engine != "ray":
         raise ValueError("--address names a Ray cluster; add --engine ray.")
-    # Half: a run gains from a second thread, and each holds its data in memory.
+    # Half, because a run gains from a second thread, and each run holds its data in memory.
     usual = max(1, available_processors() // 2)
     if engine == "ray":
         return RayPool(work, address, workers, threads_each(usual))
@@ -78,9 +78,9 @@ def start_pool(
 
 
 def make_finished() -> Callable[[SweepJob], bool]:
-    """A function that says whether all results of a job are there, by its files as they are now.
+    """Make a function that tells whether a job has all its results, and none of its files changed.
 
-    It reads a file that several jobs have only once.
+    It reads a file that several jobs share only once.
     """
     checksum = functools.cache(file_checksum)
 
@@ -103,19 +103,19 @@ class JobReporter(RunObserver):
         self.estimate = Estimate([])
 
     def loading(self, done: int, total: int) -> None:
-        """Report once that data is read: there may be a million images."""
+        """Report only once that data is being read: there may be a million images."""
         if not self.loads:
             self.loads = True
             self.channel.send(JobProgress("reading the data"))
 
     def started(self, folder: Path, tasks: Sequence[Task], done: int) -> None:
-        """Report what was done in earlier calls."""
+        """Report that the run begins, and how many tasks earlier calls learned."""
         self.tasks = tasks
         self.estimate = Estimate(self.config.workload(tasks))
         self._send("begins", done, shared=done > 0)
 
     def resumed(self, records: Sequence[StepRecord]) -> None:
-        """Take the accuracies of tasks that were learned in earlier calls."""
+        """Report the accuracies of tasks that earlier calls learned."""
         self._score(records)
         self._send("begins", len(records), shared=True, scored=True)
 

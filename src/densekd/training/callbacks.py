@@ -33,7 +33,7 @@ class Callback:
         """Receive progress, about once a second and at the end of each epoch."""
 
     def resumed_within(self, task: int, epoch: int) -> None:
-        """Training of a task goes on from a checkpoint, after ``epoch`` epochs of its phase."""
+        """Training of a task resumes from a checkpoint, after ``epoch`` epochs of its phase."""
 
     def stop(self) -> bool:
         """Whether to save and stop; called after each batch and each image that is read."""
@@ -41,7 +41,7 @@ class Callback:
 
 
 class Stopped(Exception):
-    """A callback stopped the training, which has been saved; the same call resumes it.
+    """A callback stopped the training; progress is saved, and the same call resumes it.
 
     Example:
         >>> import densekd

@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 
 
 class State(NamedTuple):
-    """What is saved and loaded."""
+    """The content of a checkpoint."""
 
     facts: dict[str, Any]  # values for JSON; NaN and infinity are loaded as None, tuples as lists
-    tensors: dict[str, Tensor]  # are loaded to the CPU, contiguous and sorted by name
+    tensors: dict[str, Tensor]  # loaded to the CPU, contiguous and sorted by name
 
 
 def save_state(path: Path, state: State) -> None:
-    """Save a state, replacing the one at the same path: a folder and a name without suffix.
+    """Save a state at ``path``, a folder and a name without suffix; replaces the one there.
 
     If the process is killed, `load_state` gives either the previous state or this one. Only one
     process at a time may save into a folder.
@@ -92,15 +92,15 @@ def load_state(path: Path) -> State:
 
 
 def most_bytes() -> int:
-    """How large the tensors of a state may be, so that `load_state` reads them."""
+    """The most bytes of tensors that `load_state` reads: half of this computer's memory."""
     return physical_memory() // 2
 
 
 @contextmanager
 def sound_content(place: Path) -> Iterator[None]:
-    """Raise `DamagedFile` for what wrong facts and tensors raise when they are read.
+    """Turn the errors that wrong facts and tensors cause into a `DamagedFile`.
 
-    They have the right checksum, but someone else wrote them.
+    A file that someone else wrote can have the right checksum and wrong content.
     """
     try:
         yield
@@ -136,9 +136,9 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 
 
 class Checkpoints:
-    """Numbered states in a folder, of which the newest are kept, or all.
+    """Numbered states in a folder; keeps the newest two, or all.
 
-    A damaged one is skipped for the one before it. If the process is killed in any call, `newest`
+    `newest` skips a damaged state for the one before it. If the process is killed in any call, it
     still gives the last state whose `save` finished, or the one being saved. The folder is made
     when the first state is saved.
     """
@@ -147,7 +147,7 @@ class Checkpoints:
         self.folder, self.keep_all = folder, keep_all
 
     def save(self, number: int, state: State) -> None:
-        """Save a state; then remove all but this and the one before it, or only later ones."""
+        """Save a state; remove all but it and the one before, or with ``keep_all`` later ones."""
         if number < 0:
             raise ValueError(f"Checkpoints are numbered from 0, not {number}.")
         # First free the space of files that a killed process left, in case the disk is full.
@@ -156,7 +156,7 @@ class Checkpoints:
         self.tidy(number)
 
     def tidy(self, number: int) -> None:
-        """Remove what saving this state replaced; a killed process may not have come to it."""
+        """Remove the states that this one replaced; a killed process might not have done so."""
         earlier = [n for n in self.numbers() if n <= number]
         self._remove_all_but(earlier if self.keep_all else earlier[-_KEPT:])
 
@@ -169,9 +169,9 @@ class Checkpoints:
         return load_state(self._path(number))
 
     def newest(self) -> State | None:
-        """The newest intact state; None if there is none, so that the work is done again.
+        """The newest intact state; None if there is none, and the work must be done again.
 
-        Logs a warning for each newer one that is damaged, or if all are.
+        Logs a warning for each newer state that is damaged, or a single one if all are.
         """
         damaged: list[str] = []
         for number in reversed(self.numbers()):
@@ -203,7 +203,7 @@ class Checkpoints:
 
     def _remove_all_but(self, numbers: Collection[int]) -> None:
         files = [file for n, file in self._files() if n not in numbers]
-        # JSON files first, so that none outlives its tensors; within them the newest last.
+        # JSON files first, so that none outlives its tensors; of these, the newest last.
         for file in sorted(files, key=lambda file: file.suffix):
             file.unlink()
 

@@ -110,7 +110,7 @@ class Engine:
     def seeded(self, seed: int) -> Iterator[None]:
         """Seed torch's global generators, from which networks draw; restore them afterwards.
 
-        That of Apple's ``mps`` is not restored.
+        The generator of Apple's ``mps`` is not restored.
         """
         kind = self.device.type
         with torch.random.fork_rng([self.device] if kind == "cuda" else []):
@@ -131,14 +131,14 @@ class Engine:
     def forward(self, network: Network) -> Callable[[Tensor], Outputs]:
         """A function from images to a network's outputs, compiled if the engine compiles.
 
-        The classifier isn't, so that the same code serves all tasks. All sizes are dynamic: with
-        code for the sizes seen so far, a resumed run would not compute as an uninterrupted one.
+        The classifier isn't compiled, so that the same code serves all tasks. All sizes are
+        dynamic: code made for the sizes seen so far would make a resumed run compute differently.
         """
         if not self.compiles:
             return network.__call__
         if not self._compiled:
             _check_compiler()
-            # What other engines compiled in this process would count towards torch's limit.
+            # Code that other engines compiled in this process would count towards torch's limit.
             torch.compiler.reset()
             self._compiled = True
         backbone: Callable[[Tensor], Features] = network.backbone
@@ -171,7 +171,7 @@ class Engine:
     def check_agreement(self, facts: Mapping[str, object]) -> None:
         """Raise ValueError on all ranks if a fact is not the same on all of them.
 
-        The names are those of the first rank's facts.
+        It compares the names that the first rank's facts have.
         """
         if self.fabric.world_size == 1:
             return
@@ -185,9 +185,10 @@ class Engine:
             )
 
     def describe(self) -> dict[str, object]:
-        """What a run record says about the computation.
+        """The engine's entry in a run record.
 
-        Bases are named by it, so what was added later is left out where it says nothing new.
+        The folders of shared bases are named by a hash of it. So that old names stay valid, facts
+        that later versions added are left out at their default.
         """
         return {
             "device": str(self.device.type),
@@ -201,14 +202,14 @@ class Engine:
 
 
 def fast_precision(kind: str) -> Precision:
-    """The precision that a kind of device is fast in; of two, the one with the larger range."""
+    """The precision that a kind of device is fast in; bf16 before fp16, for its larger range."""
     if has_fast_bf16(kind):
         return "bf16"
     return "fp16" if kind == "cuda" else "32"
 
 
 def has_accelerator(kind: str) -> bool:
-    """Whether this computer has a kind of accelerator; others than ours are left to Fabric."""
+    """Whether this computer has ``cuda`` or ``mps``; True for other kinds, which Fabric checks."""
     if kind == "cuda":
         return torch.cuda.is_available()
     return kind != "mps" or torch.backends.mps.is_available()

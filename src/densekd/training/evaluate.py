@@ -20,7 +20,7 @@ from densekd.training.inference import cosines, extract_features, mean_direction
 from densekd.training.learner import Learner
 from densekd.training.own_metrics import StepOutputs
 
-# Enough for a mean, and few enough that it takes no time beside training.
+# Enough images for a mean, and few enough to take hardly any time compared with training.
 _IMAGES_OF_A_MEAN = 20
 
 
@@ -30,14 +30,14 @@ class Evaluation:
 
     head: Matrix  # of predictions by the largest logit
     nearest_mean: Matrix | None  # of predictions by the nearest class mean, if there are exemplars
-    # Of the method's own predictor, choosing among the classes of the image's task alone.
+    # Of predictions by the method's own predictor among only the classes of the image's task.
     within_task: Matrix | None = None
-    # If asked: the scores [n, classes] of the method's predictor, and what metrics get.
+    # With ``keep_outputs``: the scores [n, classes] of the method's predictor, and metrics' input.
     scores: NDArray[np.float32] | None = None
     outputs: StepOutputs | None = None
 
     def by(self, predictor: Predictor) -> Matrix:
-        """The matrix of a predictor; that of the head where there are no means."""
+        """The matrix of a predictor; the head's if there are no class means."""
         means = self.nearest_mean if predictor == "nearest-mean" else None
         return self.head if means is None else means
 
@@ -82,12 +82,12 @@ def restrict_to_task(scores: Tensor, labels: Tensor, sizes: Sequence[int]) -> Te
 
 
 def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
-    """How much better features tell a new task's classes apart than those of random weights.
+    """How much better the features tell a new task's classes apart than those of random weights.
 
     The accuracy on the task's test images by the nearest mean of unit features, with the learner's
     network before it learns the task, minus that with the ``untrained`` network. The means are over
-    the first images of each class. NaN without test images, and for a task of one class, which any
-    features tell apart.
+    the first images of each class. NaN without test images, and for a task of one class, where any
+    features reach 1.
     """
     if len(task.test) == 0 or len(task.classes) == 1:
         return math.nan

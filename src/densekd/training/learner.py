@@ -43,7 +43,7 @@ from densekd.training.task_checks import check_tasks
 
 @dataclass(frozen=True)
 class Learned:
-    """What learning a task took."""
+    """The cost of learning a task, and what its terms recorded."""
 
     seconds: float  # of training
     images: int  # trained on, counting repetitions, over all streams
@@ -95,7 +95,7 @@ class Learner:
             self.memory = ExemplarMemory(EVERYTHING)
         if self.memory.quota.of(1):
             self.method.check_replay()
-        # Terms learn, such as the adaptive weight its class vectors: each learner has its own.
+        # Terms keep state, such as class vectors of adaptive weights, so each learner has a copy.
         self.terms = copy.deepcopy(dict(self.method.terms))
         made = self.spec.make_backbone()
         self.network = Network(made, HEADS[self.method.head](made.width))
@@ -116,16 +116,16 @@ class Learner:
         checkpoints: Checkpoints | None = None,
         external_teacher: ExternalTeacher | None = None,
     ) -> Learned:
-        """Learn the next task; the learner is unchanged until it is learned.
+        """Learn the next task; until that is done, the learner keeps what it learned before.
 
-        Repeated with the same checkpoints, an interrupted call ends with the same bits.
+        An interrupted call, repeated with the same checkpoints, gives the same weights bit for bit.
 
         Args:
             task: new classes, whose labels continue those of the learned ones.
             callback: receives progress, and may stop the training.
             checkpoints: where to save progress. Afterwards they hold the trained network, so that
                 repeating the call takes no time.
-            external_teacher: teaches in place of the network before the task.
+            external_teacher: the teacher, instead of the network before the task.
 
         Raises:
             ValueError: the labels don't continue, or the task can't be learned; see `check_tasks`.
@@ -133,7 +133,7 @@ class Learner:
             Diverged: a loss or a weight is no longer finite.
         """
         self._check(task)
-        if not self.classes:  # the first images decide what depends on them
+        if not self.classes:  # the first images decide lambda, augmentation and width
             images, backbone = task.train.images, self.network.backbone
             augment, shape = self.spec.settings.augment, image_shape(images)
             self._set_kind(kind_by_size(min(shape)))
@@ -192,7 +192,7 @@ class Learner:
         return np.array(self.classes, dtype=np.str_)
 
     def fit(self, X: ImageInputs, y: Iterable[Label], *, callback: Callback | None = None) -> Self:
-        """Forget everything and learn these classes; the learner is unchanged until it is done."""
+        """Forget everything and learn these classes; until that is done, nothing changes."""
         memory = ExemplarMemory(self.spec.make_memory().quota, self.memory.selection)
         fresh = Learner(**{**vars(self.spec), "memory": memory})
         fresh.partial_fit(X, y, callback=callback)
@@ -275,12 +275,12 @@ class Learner:
     def load_state(self, state: State, *, change_method: bool = False) -> None:
         """Restore what `state` gave; the learner must not have learned anything yet.
 
-        With ``change_method``, another method may have learned it. A term then takes over the state
-        of the term in the same slot if both keep the same, and begins anew otherwise; exemplars
+        With ``change_method``, the state may be of another method. A term then takes over the state
+        of the term in the same slot if both keep the same kind, else it starts afresh; exemplars
         beyond the quota are dropped.
 
         Raises:
-            ValueError: another method or backbone learned it, and this one can't go on from it.
+            ValueError: the state is of a method or backbone that this learner can't go on from.
         """
         if self.classes:
             raise ValueError("This learner has learned something; load into a new one.")
@@ -315,7 +315,7 @@ class Learner:
         check_tasks([task], self.method, self.memory)
 
     def _set_kind(self, kind: DataKind) -> None:
-        """Let the kind of data decide lambda, if the method was given by its name."""
+        """Set the kind of data, which decides lambda if the method was given by name."""
         self.kind = kind
         if isinstance(self.spec.method, str):
             self.method = self.spec.make_method(kind)
@@ -325,7 +325,7 @@ class Learner:
         self.settings = replace(self.settings, augment=augment.to(self.settings.engine.device))
 
     def _set_width(self, width: int) -> None:
-        """Set the number of features that a module of one's own has for the images in use."""
+        """Set the number of features that a custom module has for the images in use."""
         backbone = self.network.backbone
         if isinstance(backbone, BackboneAdapter) and backbone.width != width:
             backbone.width = width

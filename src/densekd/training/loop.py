@@ -64,7 +64,7 @@ class Position:
     done: int = 0  # batches since the task began
     images: int = 0  # over all streams and ranks
     seconds: float = 0.0  # of training, without interruptions
-    sums: dict[str, Tensor] = field(default_factory=dict)  # each term, over the epoch's batches
+    sums: dict[str, Tensor] = field(default_factory=dict)  # each term's loss over the epoch so far
 
     def add(self, losses: Mapping[str, Tensor], images: int) -> None:
         """Count one batch."""
@@ -110,7 +110,7 @@ def train_task(
             saved = None
         loop.run(position, callback)
     # In evaluation mode, so that inference switches no mode while another thread infers.
-    network.eval().requires_grad_(True).zero_grad()  # gradients would take memory until the next
+    network.eval().requires_grad_(True).zero_grad()  # which frees the gradients' memory
     return position
 
 
@@ -148,7 +148,7 @@ class _PhaseLoop:
             parameter.requires_grad_(True)
         self.optimiser = make_optimiser(groups, self.phase.schedule)
         self.scaler = self.engine.make_scaler()
-        # Fabric doesn't wrap the optimiser, whose state is read and set here.
+        # Fabric doesn't wrap the optimiser, since its state is read and set here.
         streams = _Streams(network, self.engine.forward(network))
         self.student = self.engine.fabric.setup_module(streams, move_to_device=False)
         teacher = training.teacher
@@ -260,7 +260,7 @@ class _PhaseLoop:
     def _report(self, position: Position, callback: Callback) -> None:
         totals = torch.stack(list(position.sums.values()))
         sums = dict(zip(position.sums, totals.tolist(), strict=True))
-        # Several ranks must fail together, so they look at the sums of all at the end of an epoch.
+        # Several ranks must fail together, so they check the sum over all ranks once an epoch.
         if self.engine.share.world == 1 or position.batch == len(self.training):
             # A sum stays non-finite once one of its losses was.
             finite = self.engine.total(totals).isfinite().tolist()
@@ -284,7 +284,7 @@ class _PhaseLoop:
         callback.report(report)
 
     def _save(self, position: Position) -> None:
-        # A gradient that was not finite has made a weight non-finite.
+        # A gradient that was not finite shows up as a weight that isn't.
         finite = all_finite(list(self.network.parameters()))
         self._check(finite and can_scale(self.scaler), position)
         if self.checkpoints is None or not self.engine.first:
@@ -310,7 +310,7 @@ class _PhaseLoop:
 
 
 def _checked_loss(slot: str, loss: object) -> Tensor:
-    """The loss of a term, which may be one of the user's own."""
+    """Refuse the loss of a term, which may be custom, unless it is a scalar tensor of floats."""
     if not isinstance(loss, Tensor) or loss.ndim or not loss.is_floating_point():
         given = type(loss).__name__
         if isinstance(loss, Tensor):

@@ -10,7 +10,7 @@ from densekd.methods.terms import Term
 def check_successor(method: Method, facts: Mapping[str, Any], *, change_method: bool) -> None:
     """Refuse a method that can't go on from a state with these facts; see `Learner.load_state`.
 
-    States of earlier versions don't say what was learned with; there, only names can be compared.
+    States of earlier versions lack some of these facts; there, methods are compared by name.
     """
     name, before = method.name, facts["method"]
     if not change_method and name != before:

@@ -22,7 +22,7 @@ _LEAST_SCALE = 1e-4
 
 
 def make_optimiser(groups: Mapping[float, list[nn.Parameter]], schedule: Schedule) -> Optimizer:
-    """Make the optimiser of a schedule for parameters, by the ``factor`` of their learning rate."""
+    """Make a schedule's optimiser; ``groups`` has the parameters by factor of the learning rate."""
     parameters = [{"params": own, "factor": factor} for factor, own in groups.items()]
     lr, momentum, decay = schedule.lr, schedule.momentum, schedule.weight_decay
     if schedule.optimiser == "adamw":
@@ -36,7 +36,7 @@ def optimiser_tensors(optimiser: Optimizer, module: nn.Module) -> dict[str, Tens
         f"{_KEPT[key]}.{name}": kept
         for name, parameter in module.named_parameters()
         for key, kept in optimiser.state.get(parameter, {}).items()
-        if kept is not None  # as SGD without momentum has it
+        if kept is not None  # SGD without momentum keeps None
     }
 
 
@@ -60,15 +60,15 @@ def load_optimiser_tensors(
 
 
 def can_scale(scaler: GradScaler) -> bool:
-    """Whether gradients are finite at some scale; single steps where they aren't are left out.
+    """Whether gradients can be finite at some scale; the scaler skips single steps without.
 
-    Only fp16 has a scale. A loss that isn't finite is no matter of it, and diverges as elsewhere.
+    Only fp16 has a scale. No scale helps a loss that isn't finite: it diverges as without fp16.
     """
     return not scaler.is_enabled() or scaler.get_scale() >= _LEAST_SCALE
 
 
 def scaler_tensors(scaler: GradScaler) -> dict[str, Tensor]:
-    """The scale, and for how many steps it was right; nothing without fp16."""
+    """The scale, and for how many steps it gave finite gradients; empty without fp16."""
     kept = scaler.state_dict()
     if not kept:
         return {}

@@ -1,4 +1,4 @@
-"""Metrics of one's own: functions of the outputs for all test images after each step."""
+"""Custom metrics: functions of the outputs for all test images after each step."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

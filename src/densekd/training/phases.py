@@ -30,7 +30,7 @@ class ExternalTeacher(NamedTuple):
 
 
 class TaskImages(NamedTuple):
-    """The images a task is trained on; only ``new`` ones and ``reserved`` without exemplars."""
+    """The images a task is trained on; without exemplars, only ``new`` and ``reserved``."""
 
     new: Split  # images of the new classes to train on
     reserved: Split | None  # images of the new classes held out from the streams, now and later
@@ -44,7 +44,7 @@ class TaskImages(NamedTuple):
 class TaskTraining:
     """Everything that the phases of one task share.
 
-    The network before the task teaches, unless an external teacher does, also in the base task.
+    The teacher is the network before the task, or an external one, also in the base task.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class TaskTraining:
 class PhaseTraining:
     """One phase of a task: its batches, its terms and its teacher.
 
-    It starts with ``network`` as it is, or from ``saved``, tensors of a checkpoint made within it.
+    It begins with ``network``, or resumes with ``saved``, the tensors of a checkpoint of the phase.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class PhaseTraining:
         return ({stream: batch} for batch in batches.epoch(number, skip=skip))
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold because it depends on the network at the phase's start."""
+        """Tensors that a checkpoint must hold: they depend on the network at the phase's start."""
         tensors = {} if self._chosen is None else {"chosen": self._chosen}
         if self.phase.teacher == "self":
             assert self.teacher is not None
@@ -271,7 +271,7 @@ def _balanced_images(
 def _split_held_out(exemplars: Split, share: float, quota: int) -> tuple[Split, Split]:
     """Exemplars to train on, and those held out: the first of each class.
 
-    A class whose quota shrinks holds out fewer; the others are trained on from then on.
+    If the quota shrinks, fewer are held out; the rest are trained on from then on.
     """
     counts = torch.bincount(exemplars.labels)
     held = torch.tensor([held_count(min(count, quota), share) for count in counts.tolist()])

@@ -23,14 +23,14 @@ from densekd.training.engine import Engine
 
 # Pad by an eighth of an image's size: 4 pixels for CIFAR's 32.
 _PADDING = 8
-# A learner doesn't know its data when it is made; the first images decide the lambda of a
-# distillation. Learners that were saved before they did have that of small images.
+# A learner is made before its data is known, as for small images; the first images then decide the
+# lambda of a distillation. Learners saved by earlier versions keep that of small images.
 _KIND: DataKind = "small"
 _MOST_EPOCHS = 10**6
 
 
 class _AugmentOptions(TypedDict, total=False):
-    """What any augmentation has, besides padding and statistics."""
+    """The options of any augmentation, besides padding and statistics."""
 
     flip: bool
     brightness: float
@@ -53,7 +53,7 @@ class InferredAugment(Augment):
         self.by_size = padding is None
 
     def like(self, used: Augment) -> Augment:
-        """The augmentation with the statistics, and the padding by size, of one in use."""
+        """This augmentation with the statistics of ``used``, and its padding unless given."""
         return self._with(used.mean, used.std, used.padding if self.by_size else self.padding)
 
     def on(self, images: Images, backbone: object) -> Augment:
@@ -143,7 +143,7 @@ class LearnerSpec:
         return as_lazy_backbone(self.backbone)
 
     def make_method(self, kind: DataKind = _KIND) -> Method:
-        """The method; a named one has the defaults for small images, but lambda for its kind."""
+        """The method; a named one has the defaults for small images, but the lambda of ``kind``."""
         if isinstance(self.method, Method):
             if self.epochs is not None:
                 raise ValueError("epochs go with the name of a method; a Method has its own.")
@@ -157,7 +157,7 @@ class LearnerSpec:
         return make_method(self.method, options, schedules, known.options)
 
     def make_memory(self) -> ExemplarMemory:
-        """The memory; a named baseline selects exemplars as it was published."""
+        """The memory; a named baseline has the selection of exemplars it was published with."""
         if isinstance(self.memory, ExemplarMemory):
             return self.memory
         name = self.method if isinstance(self.method, str) else ""
@@ -183,7 +183,7 @@ class LearnerSpec:
 def draw_backbone(network: str, seed: int, size: tuple[int, int] | None = None) -> Backbone:
     """Make a network by name; weights that aren't pretrained are drawn from the seed.
 
-    A network of one's own is tried on images of ``size``.
+    A custom network is tried on images of ``size``.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seeds(seed).number("init"))
@@ -191,7 +191,7 @@ def draw_backbone(network: str, seed: int, size: tuple[int, int] | None = None) 
 
 
 def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a described spec, replaced by those given; the device is chosen anew."""
+    """The parts that `LearnerSpec.describe` gave, or those given; the device is chosen anew."""
     names = ("backbone", "method", "memory", "settings", "epochs")
     found: dict[str, Any] = {name: description.get(name) for name in names}
     if found["memory"]:
@@ -215,7 +215,7 @@ def restore_parts(description: Mapping[str, Any], given: Mapping[str, Any]) -> d
 
 
 def describe_augment(augment: Augment) -> dict[str, Any] | None:
-    """The augmentation as JSON; None for a user's own class."""
+    """The augmentation as JSON; None for a custom class."""
     kept = {name: getattr(augment, name) for name in _KEPT}
     if type(augment) is InferredAugment:
         return {"padding": None if augment.by_size else augment.padding, **kept}
@@ -235,11 +235,11 @@ def restore_augment(description: Mapping[str, Any]) -> Augment:
 def augment_in_use(
     made: Augment, description: Mapping[str, Any], settings: Settings | None
 ) -> Augment:
-    """The augmentation of a loaded learner: what was measured stays, whatever is given."""
+    """The augmentation of a loaded learner; one that infers statistics keeps those measured."""
     used = restore_augment(description["used"]) if description.get("used") else made
     if settings is None:
         return used
-    # One that is still to be inferred was measured on no images.
+    # If ``used`` is still to be inferred, it has no statistics yet.
     if isinstance(made, InferredAugment) and not isinstance(used, InferredAugment):
         return made.like(used)
     return made

@@ -1,4 +1,4 @@
-"""Work on a model in a thread, done again whenever the model changes."""
+"""Background work on a model, repeated whenever the model changes."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 class ModelFollower(ABC):
-    """Does `_work` for the current state of the model in ``folder``, and again for the next."""
+    """Runs `_work` in a thread, at first and whenever the model in ``folder`` has changed."""
 
     def __init__(self, folder: Path) -> None:
-        self.version = 0  # grows with every change of what was worked out
-        # Both get what `Session.revision` gives.
+        self.version = 0  # grows with every change of the results
+        # Both take a value of `Session.revision`; for a new one, `_open` reads the model again.
         self._open = lru_cache(maxsize=1)(lambda revision: Model.open(folder))
         self._revision: object = None
         self._thread = ThreadPoolExecutor(1)
@@ -40,19 +40,19 @@ class ModelFollower(ABC):
         self._running = self._thread.submit(self._work, revision)
 
     def close(self) -> None:
-        """Wait until the work is done, and start no other."""
+        """Wait until the current work is done, and cancel the rest."""
         self._thread.shutdown(cancel_futures=True)
 
     @abstractmethod
     def _work(self, revision: object) -> None:
-        """Work in the thread; count `version` up whenever there is something to show.
+        """Do the work in the thread; increase `version` whenever there is something to show.
 
-        It must raise nothing, because nobody would see it; `problem_of` puts an error into words.
+        It must not raise, because nobody would see the error; `problem_of` puts it into words.
         """
 
 
 def problem_of(error: Exception) -> str:
-    """A sentence for the page; the traceback of an unexpected error is logged."""
+    """Describe an error in a sentence for the page; log the traceback of an unexpected one."""
     if isinstance(error, ValueError | OSError):
         return str(error)
     logger.error("An unexpected error:", exc_info=error)

@@ -13,7 +13,7 @@ from densekd.ui.reviewer import image_id, suspect_id
 from densekd.ui.uploads import Upload, by_class
 
 _MAX_NAMES = 6
-_MAX_CONFUSIONS, _MAX_WRONG = 20, 24  # shown
+_MAX_CONFUSIONS, _MAX_WRONG = 20, 24  # pairs of classes shown, and photos of each
 
 
 def prediction_cards(predictions: Sequence[PhotoPrediction]) -> str:
@@ -255,7 +255,7 @@ def _bar(label: str, share: float, kind: str) -> str:
 
 
 def _image(photo: str, name: str = "") -> str:
-    """The photo with this id, which the server sends only when it comes into view."""
+    """The photo with this id; the browser asks for it only when it comes into view."""
     return f"<img src='/photo/{photo}' loading='lazy' alt='{html.escape(name)}'>"
 
 

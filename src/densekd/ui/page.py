@@ -20,7 +20,7 @@ _R = TypeVar("_R")
 _Changes = dict[Any, Any]  # new values of the page's components
 _Versions = dict[str, Any]  # of the parts of the page
 
-# How often a window asks for changes: while something goes on, and always.
+# Seconds between a window's requests for changes: while something goes on, and always.
 _BUSY_SECONDS, _ALWAYS_SECONDS = 0.3, 2.0
 _DROP_AREA = """<div class='kd-drop'><p>${label}</p>
 <button data-choose='images'>Choose photos</button>
@@ -63,8 +63,8 @@ def _show_errors(act: Callable[_P, _R]) -> Callable[_P, _R]:
 class Page:
     """The page of a model; ``blocks`` is the Gradio app.
 
-    What it shows is in the session, not in a window. Each window asks again and again, and gets
-    what has changed since it asked last.
+    The session holds what it shows. Each window asks regularly what has changed since it last
+    asked.
     """
 
     def __init__(self, session: Session) -> None:
@@ -131,9 +131,9 @@ class Page:
             (self.mistakes.select, self.correct, []),
             (self.history.select, self.go_to_step, []),
         ]
-        # Gradio's answers come in a stream that the server closes when nothing is left to answer. A
-        # question that it gets just then is answered only after the window has asked the next one.
-        # So one timer must go on asking without its answer.
+        # Gradio answers requests in a stream, which the server closes when none is left. A request
+        # that arrives just then is answered only after the window has sent another one. So one
+        # timer must keep sending requests, even while an earlier one has no answer.
         once = (self.busy_timer.tick, self.teach_button.click)
         for begin, act, given in events:
             begin(
@@ -144,7 +144,7 @@ class Page:
                 api_visibility="undocumented",
                 # One at a time: else a window could show an older state after a newer one.
                 concurrency_id="page",
-                # By default Gradio drops what is clicked while the click before is handled.
+                # By default Gradio drops a click while it handles an earlier one.
                 trigger_mode="once" if begin in once else "multiple",
             )
 
@@ -237,7 +237,7 @@ class Page:
 
     @_show_errors
     def correct(self, seen: _Versions, event: gr.EventData) -> _Changes:
-        """Move or remove the photos that were selected because they are in the wrong class."""
+        """Move or remove the selected photos, which are in the wrong class."""
         self.session.correct(
             [str(photo) for photo in event.photos], remove=event.action == "remove"
         )
@@ -261,7 +261,7 @@ class Page:
         return {
             self.header: markup.model_header(self.title, current),
             self.history: past,
-            # A new model is not asked: with epochs it would be of another, less accurate kind.
+            # Hidden for a new model: epochs would make it a trained one, which is less accurate.
             self.epochs: gr.update(visible=trains),
         }
 

@@ -1,4 +1,4 @@
-"""Predicts what photos show: the page shows each answer as soon as it is there."""
+"""Predicts the classes of photos; the page shows each answer as soon as it is there."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from densekd.ui.uploads import Upload, delete_uploads
 
 
 class PhotoPrediction(NamedTuple):
-    """A photo and what a model says about it; that may not be known yet, or there is a problem."""
+    """A photo and its prediction; without one, there is a problem, or it isn't computed yet."""
 
     photo: Upload
     answer: Prediction | None = None
@@ -19,7 +19,7 @@ class PhotoPrediction(NamedTuple):
 
 
 class PhotoPredictor(ModelFollower):
-    """What a model says about the photos that were dropped last.
+    """Predicts the classes of the photos that were dropped last.
 
     Args:
         folder: the model's folder.
@@ -36,7 +36,7 @@ class PhotoPredictor(ModelFollower):
         return next((x.photo for x in self.predictions if x.photo.id == photo), None)
 
     def show(self, uploads: Iterable[Upload], revision: object) -> None:
-        """Predict these photos, and forget those before; ``revision`` is that of the model."""
+        """Predict these photos, and delete the previous ones; ``revision`` is the model's."""
         delete_uploads(each.photo for each in self.predictions)
         self.predictions = [PhotoPrediction(upload) for upload in uploads]
         self.start(revision)

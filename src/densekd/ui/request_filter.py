@@ -22,7 +22,7 @@ _ALLOWED = re.compile(
 )
 _EVENT_PATH = "/gradio_api/queue/join"
 _MAX_BYTES = 16 * 2**20
-# The browser blocks everything that comes from another server.
+# Makes the browser block everything that comes from another server.
 _POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; "
     "form-action 'self'; base-uri 'self'"
@@ -75,7 +75,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Give the body that was read again, then what follows."""
+    """Make a function that receives the body, which was read already, then what follows."""
     parts = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -85,7 +85,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 def _names_files(body: bytes) -> bool:
-    """Whether JSON has anything that Gradio takes for a file, which it would fetch."""
+    """Whether JSON names a file, which Gradio would fetch; True if it can't be parsed."""
     try:
         return _has_path(json.loads(body))
     except (ValueError, RecursionError):

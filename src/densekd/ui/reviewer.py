@@ -14,8 +14,8 @@ class Reviewer(ModelFollower):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.tested: int | None = None  # test photos; None if they aren't known
-        self.problem = ""  # why that is so
+        self.tested: int | None = None  # number of test photos; None if unknown
+        self.problem = ""  # why it is unknown, if there was an error
         self.confusions: list[Confusion] = []
         self.suspects: list[Suspect] = []
         self.images: dict[str, bytes] = {}  # JPEGs by id
@@ -25,7 +25,7 @@ class Reviewer(ModelFollower):
             model = self._open(revision)
             confusions = find_confusions(model)
             self.tested = sum(each.tested for each in model.entry.update.classes)
-            self._show(confusions, [])  # at once; what follows takes seconds
+            self._show(confusions, [])  # first, because finding suspects takes seconds
             self._show(confusions, find_suspects(model, _MAX_SUSPECTS))
         except Exception as error:
             self.tested, self.problem = None, problem_of(error)

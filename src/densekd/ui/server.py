@@ -78,7 +78,7 @@ def _server(session: Session, port: int) -> "uvicorn.Server":
     @own.get("/photo/{photo}")
     def photo(photo: str) -> fastapi.Response:
         content = session.thumbnail(photo)
-        headers = {"Cache-Control": "private, max-age=86400"}  # an id never gets another photo
+        headers = {"Cache-Control": "private, max-age=86400"}  # an id always means the same photo
         if content is None:
             return fastapi.Response(status_code=404)
         return fastapi.Response(content, media_type="image/jpeg", headers=headers)

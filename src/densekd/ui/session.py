@@ -49,7 +49,7 @@ class Session:
         self.basket = Basket()
         self.predictor, self.reviewer = PhotoPredictor(folder, _TOP), Reviewer(folder)
         self.job: UpdateJob | None = None
-        self.updates = 0  # that were started
+        self.updates = 0  # number of updates started
 
     @property
     def busy(self) -> bool:
@@ -58,11 +58,11 @@ class Session:
         return working or (self.job is not None and self.job.running)
 
     def revision(self) -> tuple[int, int] | None:
-        """A value that changes whenever the model does, also by another program."""
+        """A value that changes whenever the model does, even if another program changes it."""
         try:
             found = (self.folder / "current.json").stat()
         except (FileNotFoundError, NotADirectoryError):
-            # Perhaps only that file is lost.
+            # If only that file is lost, the model still works, from its newest intact step.
             numbers = step_numbers(self.folder)
             return (numbers[-1], 0) if numbers else None
         return found.st_ino, found.st_mtime_ns
@@ -82,7 +82,7 @@ class Session:
         return next((entry for entry in self.history() if entry.current), None)
 
     def look(self, sent: object) -> None:
-        """Start to predict what the photos that were dropped show."""
+        """Start to predict the classes of the photos that were dropped."""
         uploads, revision = self._receive(sent), self.revision()
         if len(uploads) <= _MAX_PREDICTED and revision is not None:
             self.predictor.show(uploads, revision)
@@ -102,7 +102,7 @@ class Session:
             self.basket.name_rest(name)
 
     def drop_predicted(self, photo: str) -> None:
-        """Add a photo that was looked at to the basket."""
+        """Add a copy of a predicted photo to the basket."""
         upload = self.predictor.find(photo)
         if upload is None:
             raise ValueError("This photo is gone; drop it again.")
@@ -123,7 +123,7 @@ class Session:
         return stream.getvalue()
 
     def teach(self, options: TeachOptions) -> None:
-        """Start an update with the basket's photos, which belong to it from then on."""
+        """Start an update with the basket's photos, and empty the basket."""
         if self.job is not None and self.job.running:
             raise ValueError("The model is being taught already; wait, or stop that first.")
         uploads = self.basket.photos()
@@ -137,7 +137,7 @@ class Session:
             kept = {upload.id for upload in left}
             delete_uploads(upload for upload in uploads if upload.id not in kept)
 
-        # Before the job starts, whose thread may give them back at once.
+        # Before the job starts: if it fails at once, its thread puts them back.
         self.basket.take(upload.id for upload in uploads)
         try:
             link_by_class(uploads, place)
@@ -145,7 +145,7 @@ class Session:
                 UpdateInput(self.folder, place, options),
                 lambda job: clean_up(None if job.update is None else job.update.step),
             )
-        except BaseException:  # as when no process can be started
+        except BaseException:  # such as when no process can be started
             clean_up(None)
             raise
         self.updates += 1
@@ -192,9 +192,9 @@ class Session:
 
 
 def not_learned(uploads: Sequence[Upload], folder: Path, step: int) -> Iterator[Upload]:
-    """The photos that a step doesn't have: unreadable ones, and those beyond a time limit.
+    """The photos that a step didn't learn: unreadable ones, and those beyond a time limit.
 
-    A model that is trained doesn't record which photos it had, so none of it are given.
+    Gives none for a trained model, which doesn't record the photos that it learned.
     """
     try:
         model = Model.open(folder, step)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from densekd.checks import is_folder_name
 from densekd.data.folder import TRAIN
 
-# The folders that divide photos, and whether their photos are to test on.
+# Folders that split a data set, and whether their photos are for testing.
 _TESTED = {TRAIN: False, "val": True, "test": True}
 _LONGEST_NAME = 200  # bytes
 
@@ -42,8 +42,8 @@ class Upload(NamedTuple):
 def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
     """Move uploaded files out of the inbox; hidden ones are deleted.
 
-    A folder of images is a class. A folder of folders is taken without its own name, so that it
-    may be divided into ``train`` and ``val``.
+    A folder of images is a class. The outermost of nested folders is left out, unless it is
+    ``train``, ``val`` or ``test``.
 
     Args:
         sent: JSON with the ``name`` of each file, folders included, and the ``file`` in the inbox.
@@ -68,7 +68,7 @@ def take_uploads(sent: object, inbox: Path, target: Path) -> list[Upload]:
 
 
 def copy_upload(upload: Upload) -> Upload:
-    """The same photo under another id, which can be deleted by itself."""
+    """A copy of the photo under another id, which can be deleted separately."""
     return upload._replace(file=_link(upload.file, upload.file.parent))
 
 
@@ -92,8 +92,8 @@ def by_class(uploads: Iterable[Upload]) -> dict[str, list[Upload]]:
 def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
     """Link files into a folder for each class, as `densekd.model.teach.teach_model` takes it.
 
-    If some files were in ``train`` and some in ``val`` or ``test``, the folder is divided alike;
-    those that were in neither are trained on.
+    If some files were in ``train`` and some in ``val`` or ``test``, the folder is split likewise,
+    and files that were in none of these are trained on.
     """
     divided = {True, False} <= {_is_tested(upload) for upload in uploads}
     parts = sorted({upload.label for upload in uploads} & _TESTED.keys())
@@ -120,21 +120,21 @@ def delete_uploads(uploads: Iterable[Upload]) -> None:
 
 
 def _is_tested(upload: Upload) -> bool | None:
-    """Whether a file was in a folder to test on; None if that wasn't said."""
+    """Whether a file was in a folder to test on; None if it was in no part of a split."""
     return _TESTED.get("".join(upload.folders[-2:-1]))
 
 
 def _place(path: str) -> tuple[tuple[str, ...], str]:
     """The folders to put a file in, and its name, of which only the ending matters."""
     *folders, name = path.strip("/").split("/")
-    if folders[1:] and folders[0] not in _TESTED:  # ``train`` and ``val`` may be dropped together
+    if folders[1:] and folders[0] not in _TESTED:  # users may drop ``train`` and ``val`` together
         del folders[0]
     shown = "".join(c if c.isprintable() or c < " " else " " for c in name)
     return tuple(map(_check_name, folders)), _check_name(_shortened(shown))
 
 
 def _shortened(name: str) -> str:
-    """The name of a file, with as much of what is before the ending as fits."""
+    """The name of a file, shortened before its ending if it is too long."""
     stem, ending = os.path.splitext(name)
     room = _LONGEST_NAME - len(ending.encode(errors="replace"))
     return stem.encode(errors="replace")[: max(room, 1)].decode(errors="ignore") + ending
@@ -160,7 +160,7 @@ def _check_name(name: str) -> str:
 
 
 def _inside(file: Path, inbox: Path) -> Path:
-    """The file, if it is in the inbox."""
+    """The real path of an uploaded file; raises unless it is in the inbox."""
     real = file.resolve()
     if not real.is_relative_to(inbox.resolve()) or not real.is_file():
         raise ValueError("This file wasn't uploaded; drop it again.")

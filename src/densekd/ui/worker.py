@@ -1,4 +1,4 @@
-"""An update in a process of its own, so that the page stays responsive and survives a crash."""
+"""An update in a separate process: the page stays responsive, and survives its crash."""
 
 import logging
 from collections.abc import Callable

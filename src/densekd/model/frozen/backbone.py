@@ -1,4 +1,4 @@
-"""The pretrained network of a model: it turns photos into features and is kept with the model."""
+"""A model's pretrained network: it turns photos into features, and is saved with the model."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from densekd.nn.network import Backbone, Preprocessing, own_statistics
 from densekd.nn.registry import describe_backbone, make_backbone, rebuild_backbone
 from densekd.training.checkpoint import State, load_state, save_state
 
-_SIZE = 224  # of networks that don't say which they were trained on
-# On a processor, the activations of a larger batch leave its cache, and on a single thread torch
-# has a slower convolution for a smaller one.
+_SIZE = 224  # of images, for networks that don't say which size they were trained on
+# On a CPU, the activations of a larger batch don't fit into the cache; for a smaller one, torch
+# has a slower convolution if it runs on one thread.
 BATCH, _BATCH_ON_CUDA = 16, 64
 
 
@@ -43,14 +43,14 @@ class FrozenBackbone(nn.Module):
         self.eval().requires_grad_(False)
         self.to("cuda" if torch.cuda.is_available() else "cpu")
         fused = backbone.fused() if isinstance(backbone, EfficientNetLite) else backbone
-        # Channels last is faster for convolutions on a processor, too.
+        # Channels last makes convolutions faster on a CPU, too.
         fused.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # In a tuple, so that it is no part of this module, whose weights are saved and counted.
+        # In a tuple, so that its weights aren't saved and counted with this module's.
         self._fused: tuple[nn.Module] = (fused,)
         keep_freed_memory()
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Pixels uint8 ``[n, 3, size, size]`` to features ``[n, width]`` of length 1."""
+        """Turn pixels uint8 ``[n, 3, size, size]`` into features ``[n, width]`` of length 1."""
         return self._by(self.backbone, pixels)
 
     def _by(self, network: nn.Module, pixels: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class FrozenBackbone(nn.Module):
         return torch.cat(parts) if len(pixels) else torch.empty(0, self.width)
 
     def save(self, path: Path) -> None:
-        """Save everything that `load` needs, so that a model never depends on a download."""
+        """Save all that `load_backbone` needs, so that a model never depends on a download."""
         facts = describe_backbone(self.network, self.backbone)
         save_state(path, State(facts, self.backbone.state_dict()))
 
@@ -81,7 +81,7 @@ def pretrained_backbone(network: str) -> FrozenBackbone:
 
 
 def load_backbone(path: Path) -> FrozenBackbone:
-    """Load what `FrozenBackbone.save` saved, without any download."""
+    """Load what `FrozenBackbone.save` saved; never downloads anything."""
     facts, tensors = load_state(path)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     try:

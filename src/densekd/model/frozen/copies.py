@@ -3,21 +3,22 @@
 import torch
 from torch import Tensor
 
-# Between features of length 1; a cosine of 0.95. Measured in docs/heads.md.
+# The distance of two features of length 1 with a cosine of 0.95. Measured in docs/heads.md.
 _CLOSE = 0.1**0.5
 _ROWS = 1024  # compared at once with all photos of a class, to bound the memory
 
 
 def first_copies(features: Tensor, labels: Tensor) -> Tensor:
-    """For each photo, the place of the first one of its class that it nearly copies.
+    """Group near-copies: for each photo, the place of the photo that stands for its group.
 
-    A photo that copies none before it has its own place. Features are ``[n, D]`` of length 1.
+    A photo points to the first one of its class that it nearly copies, or to itself; this link is
+    followed twice. Features are ``[n, D]`` of length 1.
     """
     first = torch.arange(len(labels))
     for label in labels.unique():
         own = (labels == label).nonzero().flatten()
         photos = features[own]
         close = [torch.cdist(rows, photos) < _CLOSE for rows in photos.split(_ROWS)]
-        # The first of the largest values; a photo is close to itself.
+        # argmax gives the first close photo; there is one, since each is close to itself.
         first[own] = own[torch.cat([each.byte().argmax(1) for each in close])]
     return first[first]

@@ -1,4 +1,4 @@
-"""Change what a model was taught: forget or correct photos, and forget, rename, merge classes."""
+"""Edit what a model was taught: forget or correct photos; forget, rename or merge classes."""
 
 import time
 from collections import defaultdict
@@ -26,10 +26,10 @@ _LONGEST_NAME = 255  # bytes of a folder's name
 
 
 def forget(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
-    """Make a step without these classes, and photos of any class; `undo` brings them back.
+    """Make a step without these classes and photos; `undo` brings them back.
 
-    The head is the one that is fitted if they were never taught. A photo is found by its content,
-    so the file may have another name than when it was taught.
+    The head is the same as if they had never been taught. A photo is found by its content, so the
+    file may have another name than when it was taught.
     """
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget.")
@@ -59,7 +59,7 @@ def rename_class(folder: Path, old: str, new: str) -> Update:
 
 
 def merge_classes(folder: Path, name: str, into: str) -> Update:
-    """Make a step in which the photos of the class ``name`` are photos of the class ``into``."""
+    """Make a step in which the photos of the class ``name`` belong to the class ``into``."""
     with _editing(folder) as (model, began):
         photos = int(_class_photos(model, [name]).sum())
         _class_photos(model, [into])
@@ -71,17 +71,17 @@ def merge_classes(folder: Path, name: str, into: str) -> Update:
 
 
 class Correction(NamedTuple):
-    """What to do with a photo."""
+    """The correction of a photo's class."""
 
     hash: bytes  # SHA-256 of its file
     label: str  # the class that it was taught as
-    to: str | None  # the class that it shows; None to remove it
+    to: str | None  # the right class; None to remove the photo
 
 
 def correct_photos(folder: Path, corrections: Sequence[Correction]) -> Update:
-    """Make a step in which photos are in other classes of the model, or are removed.
+    """Make a step that moves photos to other classes of the model, or removes them.
 
-    Raises ValueError if a photo isn't there, or if a class would have no photo left.
+    Raises ValueError if a photo isn't in its class any more, or if a class would have none left.
     """
     if not corrections:
         raise ValueError("There are no such photos to correct; choose again.")
@@ -104,14 +104,14 @@ def correct_photos(folder: Path, corrections: Sequence[Correction]) -> Update:
 
 @contextmanager
 def _editing(folder: Path) -> Iterator[tuple[FrozenModel, float]]:
-    """Hold the lock of a model; gives it, and when this began, by the monotonic clock."""
+    """Hold a model's lock; gives the model, and the start time on the monotonic clock."""
     began = time.monotonic()
     with editable_store(folder).locked():
         yield FrozenModel.open(folder), began
 
 
 def editable_store(folder: Path) -> Store:
-    """The files of a model; raises if it doesn't keep the features of its photos."""
+    """The files of a model; raises ValueError if it doesn't keep the features of its photos."""
     store = Store(folder)
     if store.facts(store.existing().step).get("kind") != FROZEN:
         raise ValueError(
@@ -129,17 +129,17 @@ def commit_edit(
     labels: Tensor,
     renamed: Mapping[str, str] | None = None,
 ) -> Update:
-    """Fit a head to the changed classes, and make it the current step; the lock is held.
+    """Fit a head to the edited classes, and make it the current step; the caller holds the lock.
 
-    A photo counts once in a class, also if it came there from two.
+    A photo counts once in a class, even if it came there from two.
 
     Args:
-        model: before the edit.
-        edit: what is done.
-        began: when the edit began, by the monotonic clock.
-        classes: after the edit.
+        model: the model before the edit.
+        edit: the record of the edit.
+        began: when the edit began, on the monotonic clock.
+        classes: the classes after the edit.
         labels: of all photos, as ranks among the model's classes; -1 for those that are removed.
-        renamed: old names to new or other ones.
+        renamed: maps old names to new ones, or to other classes.
     """
     store, renamed = Store(model.folder), renamed or {}
     ranks = relabel(labels, new_ranks(model.classes, classes, renamed))
@@ -157,7 +157,7 @@ def commit_edit(
 
 
 def _each_once(labels: Tensor, photos: Photos) -> Tensor:
-    """The labels of photos, -1 for each that is in the same class before."""
+    """The labels of photos; -1 for a photo that repeats an earlier one of its class."""
     seen, once = set[tuple[int, bytes]](), labels.clone()
     for place, (rank, row) in enumerate(zip(labels.tolist(), photos.hashes.numpy(), strict=True)):
         if (rank, row.tobytes()) in seen:
@@ -167,7 +167,7 @@ def _each_once(labels: Tensor, photos: Photos) -> Tensor:
 
 
 def _check_name(name: str) -> None:
-    """Raise unless `densekd learn` could be given a folder for the class."""
+    """Raise ValueError unless a folder for `densekd learn` could have the name."""
     if not is_folder_name(name) or name != name.strip() or name.startswith("."):
         raise ValueError(
             f"A class can't be called {name!r}; choose a name without slashes, backslashes, "
@@ -181,7 +181,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> None:
-    """Raise unless each of the classes has photos with these labels, ranks among the model's."""
+    """Raise unless there are classes and each has photos; labels are ranks in the model."""
     if not classes:
         raise ValueError(
             f"{model.folder} would have no class left; name fewer, or start over with `densekd "
@@ -197,7 +197,7 @@ def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> N
 
 
 def file_hash(file: Path) -> bytes:
-    """The SHA-256 by which the photo in a file is known."""
+    """The SHA-256 that identifies the photo in a file."""
     return sha256(read_regular_file(file, _MOST_BYTES)).digest()
 
 
@@ -207,7 +207,7 @@ def match_hashes(photos: Photos, hashes: Collection[bytes]) -> Tensor:
 
 
 def _class_photos(model: FrozenModel, classes: Sequence[str]) -> Tensor:
-    """Whether each photo is of one of the classes; raises if the model doesn't know one."""
+    """Whether each photo is in one of the classes; raises ValueError for an unknown class."""
     for name in classes:
         if name not in model.classes:
             near = get_close_matches(name, model.classes, n=1)
@@ -218,7 +218,7 @@ def _class_photos(model: FrozenModel, classes: Sequence[str]) -> Tensor:
 
 
 def _file_photos(model: FrozenModel, files: Sequence[Path]) -> Tensor:
-    """Whether each photo is one of the files; raises if the model wasn't taught one."""
+    """Whether each photo is one of the files; raises ValueError for a file that wasn't taught."""
     found = torch.zeros_like(model.labels, dtype=torch.bool)
     for file in files:
         own = (model.labels >= 0) & match_hashes(model.photos, {file_hash(file)})

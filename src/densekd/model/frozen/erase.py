@@ -1,7 +1,7 @@
 """Erase classes and photos from every state of a model, for privacy.
 
-What is erased is written down first, so that an interrupted erasure can be finished. The photos
-keep their places, without content, so that states and photos fit together at any moment.
+The erasure is recorded first, so that it can be finished after an interruption. Erased photos keep
+their places, without content, so that states and photos match at any moment.
 """
 
 import logging
@@ -28,34 +28,34 @@ from densekd.training.checkpoint import State, load_state, remove_unused, save_s
 
 logger = logging.getLogger(__name__)
 
-_ERASED = "(erased)"  # instead of a name, in what is recorded about a step
+_ERASED = "(erased)"  # replaces an erased name in the record of a step
 
 
 class Erasure(NamedTuple):
-    """What is erased."""
+    """What to erase."""
 
-    step: int  # that it makes
+    step: int  # the step that the erasure makes
     hashes: frozenset[bytes]  # of photos
     names: frozenset[str]  # of classes that have no photo left in some state
 
 
 def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> Update:
-    """Make a step without these classes, and photos of any class; erase them from all other steps.
+    """Make a step without these classes and photos, and erase them from all other steps.
 
-    Nothing of the photos is left in the model's files: features, images, hashes, what heads learned
-    from them. Photos are told by their content, so a photo of such a class is also erased from
-    other classes that it was taught as, with a warning. A step may have no class left, and can't be
-    opened then.
+    Nothing of the photos is left in the model's files: no features, images or hashes, and nothing
+    that heads learned from them. Photos are identified by their content, so a photo of an erased
+    class is also erased from other classes that it was taught as, with a warning. A step that has
+    no class left can't be opened.
 
     ``classes`` are names that a class has, or had in any step. If the process is killed, the model
-    still opens; repeat the call to finish, or give no classes.
+    still opens; repeat the call to finish, or call it without classes and files.
     """
     store = editable_store(folder)
     with store.locked(to_erase=True):
         if store.erasing.exists():
             unfinished = read_erasure(store.erasing)
             update = _carry_out(store, unfinished)
-            # A name of the unfinished erasure may be gone from some steps only.
+            # A name of the finished erasure may remain in other steps, and then needs another.
             left = {name for own in _taught(store).values() for name, _ in own}
             classes = [n for n in classes if n in left or n not in unfinished.names]
             files = [file for file in files if _is_left(file, unfinished)]
@@ -73,10 +73,10 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
 def also_erased(
     folder: Path, classes: Sequence[str], files: Sequence[Path] = ()
 ) -> tuple[str, ...]:
-    """A sentence for each thing that `erase` would erase besides, such as photos of other classes.
+    """A sentence for each thing that `erase` would erase beyond what is named.
 
-    They are photos of the current step that were once in a class that is named, and unfinished
-    updates if a class that is named is in no step.
+    These are photos in other classes of the current step that were once in a named class, and
+    unfinished updates if a named class is in no step.
     """
     store = editable_store(folder)
     taught = _taught(store)
@@ -108,7 +108,7 @@ def also_erased(
 
 
 def _is_left(file: Path, finished: Erasure) -> bool:
-    """Whether a photo is still to be erased after an erasure was finished."""
+    """Whether a photo must still be erased after the interrupted erasure was finished."""
     try:
         return file_hash(file) not in finished.hashes
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def _is_left(file: Path, finished: Erasure) -> bool:
 
 
 def read_erasure(file: Path) -> Erasure:
-    """What was being erased; raises `DamagedFile` if that can't be told."""
+    """Read what is being erased; raises `DamagedFile` if the file doesn't say it."""
     content = read_sealed_json(file, unsealed=True)
     try:
         hashes = frozenset(map(bytes.fromhex, content["hashes"]))
@@ -134,9 +134,9 @@ def read_erasure(file: Path) -> Erasure:
 
 
 def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Erasure:
-    """Find the photos in all steps; raises if there is nothing to erase, or nothing to keep.
+    """Find the photos in all steps; raises ValueError if nothing can be erased, or nothing is left.
 
-    What no step has may be in an unfinished update, so all of these are removed then.
+    If no step has a class or photo, an unfinished update might: then all of these are removed.
     """
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget everywhere.")
@@ -154,7 +154,7 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     unknown += [str(file) for file, own in given.items() if own not in present]
     if unknown:
         nowhere = f"No step of {store.folder} has {quote_names(unknown)}"
-        if store.pending.exists():  # which doesn't say what it has features of
+        if store.pending.exists():  # unfinished updates don't record whose features they have
             shutil.rmtree(store.pending)
             raise ValueError(
                 f"{nowhere}, so unfinished updates, which may have it, were removed, and nothing "
@@ -164,7 +164,7 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     left = {step: {n for n, h in own if h not in hashes} for step, own in taught.items()}
     if not left[pointer.step]:
         out = "delete the folder to erase everything"
-        if any(left.values()):  # which would be lost with the folder
+        if any(left.values()):  # other steps keep classes, which the folder's deletion would lose
             out = f"go to a step that keeps some with `densekd undo {store.folder} --to N` first"
         raise ValueError(f"Step {pointer.step} of {store.folder} would have no class left; {out}.")
     gone = {name for step, own in taught.items() for name, _ in own if name not in left[step]}
@@ -172,7 +172,7 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
 
 
 def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
-    """For each step whose photos are all there, the class and the hash of each that counts."""
+    """For each step that lost no photos, the class and the hash of each photo in a class."""
     photos, found = _load_all_photos(store), {}
     for step in store.steps(store.existing()):
         facts, tensors = load_state(store.path(step) / "state")
@@ -183,17 +183,17 @@ def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
         found[step] = {
             (facts["classes"][rank], row.tobytes())
             for rank, row in zip(ranks, rows, strict=True)
-            if rank >= 0 and row.any()  # an erasure that isn't finished leaves labels
+            if rank >= 0 and row.any()  # an unfinished erasure leaves labels of erased photos
         }
     return found
 
 
 def _carry_out(store: Store, erasure: Erasure) -> Update:
-    """Do what is left to do of an erasure."""
+    """Carry out an erasure, or what is left of an interrupted one."""
     if store.existing().steps == erasure.step:
         _commit_step(store, erasure)
     pointer = store.existing()
-    # What is unfinished, set aside, or was never made a step is deleted: nothing is erased from it.
+    # Delete all that is unfinished, set aside or not committed, rather than erase photos from it.
     uncounted = [store.path(n) for n in step_numbers(store.folder) if n >= pointer.steps]
     for place in (store.pending, store.aside, *uncounted):
         if place.exists():
@@ -215,7 +215,7 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
 
 
 def _warn_if_finetuned(store: Store, step: int) -> None:
-    if step not in store.steps(store.existing()):  # its state was lost, but others need its photos
+    if step not in store.steps(store.existing()):  # its state is lost, but others need its photos
         return
     facts = store.facts(step)
     if facts["backbone"] == step and facts["parent"] is not None:
@@ -227,7 +227,7 @@ def _warn_if_finetuned(store: Store, step: int) -> None:
 
 
 def _commit_step(store: Store, erasure: Erasure) -> None:
-    """Make a step without the photos the current one."""
+    """Commit a step without the photos, which becomes the current one."""
     began, model = time.monotonic(), FrozenModel.open(store.folder)
     gone = match_hashes(model.photos, erasure.hashes)
     labels = model.labels.masked_fill(gone, -1)
@@ -238,9 +238,10 @@ def _commit_step(store: Store, erasure: Erasure) -> None:
 def _rewrite_state(
     store: Store, step: int, photos: Mapping[int, Photos], names: Collection[str]
 ) -> None:
-    """Fit a state anew without the photos that were erased, and take the names out of it.
+    """Refit a state without the erased photos, and remove the names from it.
 
-    If photos of it were lost, it is deleted: its heads may have learned from those erased.
+    If photos of it were lost, the state is deleted, since its heads may have learned from erased
+    ones.
     """
     path, pointer = store.path(step) / "state", store.existing()
     facts, tensors = load_state(path)
@@ -265,7 +266,7 @@ def _rewrite_state(
         "update": asdict(_measured(update, classes, labels, fitted)),
     }
     if step in photos and photos[step].erased.any():
-        facts["asked"] = ""  # the photos of the update are no longer those
+        facts["asked"] = ""  # the digest is of all photos, also of those erased
     if fitted is None:
         save_state(path, State(facts, {"labels": labels}))
     else:
@@ -275,7 +276,7 @@ def _rewrite_state(
 def _measured(
     update: Update, classes: Sequence[str], labels: Tensor, fitted: FittedState | None
 ) -> Update:
-    """The record of an update with the classes that are left, and their accuracy."""
+    """The record of an update, limited to the classes that are left and their accuracy."""
     learned = tuple(name for name in update.learned if name in classes)
     earlier = {each.name: each.before for each in update.classes}
     changes: list[ClassChange] = []
@@ -295,7 +296,7 @@ def _measured(
 
 
 def _accuracy(classes: Sequence[tuple[bool, int, float | None]]) -> Accuracy:
-    """The accuracy on several classes: whether each is new, its test photos and its accuracy."""
+    """Mean accuracy over classes, each given as is-new, number of test photos, and accuracy."""
 
     def mean(chosen: Sequence[tuple[bool, int, float | None]]) -> float | None:
         total = sum(tested for _, tested, _ in chosen)
@@ -312,12 +313,12 @@ def _without_names(edit: Edit, names: Collection[str]) -> Edit:
 
 
 def _classes_left(classes: Sequence[str], labels: Tensor) -> tuple[str, ...]:
-    """The classes of which there are photos."""
+    """The classes that have photos."""
     return tuple(name for rank, name in enumerate(classes) if (labels == rank).any())
 
 
 def _load_all_photos(store: Store) -> dict[int, Photos]:
-    """The photos of each step that has some, also if its state was lost: others may need them."""
+    """The photos of each step that has some, even without its state: other steps may need them."""
     steps = store.existing().steps
     paths = {n: store.path(n) / "photos" for n in step_numbers(store.folder) if n < steps}
     return {

@@ -1,4 +1,4 @@
-"""Fine-tune a model's backbone on the images that it keeps; the model itself is the teacher."""
+"""Fine-tune a model's backbone on its kept images, with the model itself as the teacher."""
 
 import copy
 import itertools
@@ -49,15 +49,15 @@ from densekd.training.phases import TaskTraining
 from densekd.training.settings import Settings
 
 _SEED = 0
-# Of the kept images that aren't held out: the share that decides when to stop.
+# The share of kept images, without test images, that validates when to stop.
 _VALIDATION_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """How to fine-tune. The digest of these fields identifies it on disk, so don't rename them."""
+    """How to fine-tune. Don't rename the fields: their digest identifies a fine-tuning on disk."""
 
-    stages: Stages = "last"  # train the last third of the backbone's layers, or all
+    stages: Stages = "last"  # which layers of the backbone to train: the last third, or all
     epochs: int = 6  # at most
     budget: float | None = None  # minutes for the whole update
     lambda_base: float = 5.0  # the weight of the distillation; 0 for none
@@ -75,7 +75,7 @@ class FinetuneOptions:
 class Finetuned:
     """The result of fine-tuning."""
 
-    kept: bool  # whether accuracy on the held-out photos rose; if not, the model is as it was
+    kept: bool  # whether accuracy on the held-out photos rose; if not, the model is unchanged
     update: Update  # with the accuracy before and after
 
 
@@ -85,11 +85,11 @@ def finetune_model(
     observer: TeachObserver | None = None,
     began: float | None = None,
 ) -> Finetuned:
-    """Train a model's backbone on the images that it keeps, and keep it if accuracy rises.
+    """Train a model's backbone on the model's kept images; keep the result if accuracy rises.
 
-    Like `densekd.model.teach.teach_model` it changes nothing until it is finished, continues where
-    it was interrupted and ends with the same bits, and does nothing if it was done before.
-    ``began`` is when the budget began to count, by the monotonic clock; by default now.
+    Like `densekd.model.teach.teach_model`, this changes nothing until it is finished, continues
+    where it was interrupted and ends with the same bits, and does nothing if it was done before.
+    The budget counts from ``began`` on the monotonic clock; by default from now.
     """
     store, observer = Store(folder), observer or TeachObserver()
     store.existing()
@@ -108,16 +108,16 @@ class _Finetuning:
     model: FrozenModel
     options: FinetuneOptions
     asked: str  # the digest of the options
-    pending: Path  # has what was done so far
+    pending: Path  # the folder for the unfinished work
 
     @cached_property
     def kept(self) -> Tensor:
-        """The places of the photos whose images are kept: only their features can be renewed."""
+        """The places of photos with a kept image: only their features can be recomputed."""
         return (self.model.photos.kept & (self.model.labels >= 0)).nonzero().flatten()
 
     @cached_property
     def splits(self) -> tuple[Tensor, Tensor]:
-        """The places of the images to train on, and of those that decide when to stop."""
+        """The places of the training images and of the validation images."""
         places = self.kept[~self.model.photos.test[self.kept]]
         chosen = held_out(self.model.labels[places].tolist(), _VALIDATION_SHARE, _SEED)
         return places[~chosen], places[chosen]
@@ -129,7 +129,7 @@ class _Finetuning:
 
     @cached_property
     def teacher(self) -> Network:
-        """The model, with a head that was fitted without any photo that tests or decides."""
+        """The model, with a head fitted without test and validation photos."""
         model = self.model
         fitted = ~model.photos.test & (model.labels >= 0)
         fitted[self.splits[1]] = False
@@ -143,7 +143,7 @@ class _Finetuning:
         return network
 
     def carry_out(self, observer: TeachObserver, began: float | None) -> Finetuned:
-        """Train, compute all features anew, fit the head, test; commit if it is better."""
+        """Train, recompute all features, fit the head, test; commit if accuracy rises."""
         started, rejected = time.monotonic(), self.pending / "rejected.json"
         if rejected.exists():
             observer.finetuned_before()
@@ -183,7 +183,7 @@ class _Finetuning:
                 lambda trial: self._train(student, 1, trial, None), observer, self.options.budget
             )
             left = 60 * self.options.budget - (time.monotonic() - began)
-            # The time of one is for computing all features anew.
+            # Reserve the time of one epoch for recomputing all features.
             epochs = int(left / max(epoch, 1e-9)) - 1
             write_sealed_json(file, {"epochs": max(1, min(epochs, self.options.epochs))})
         return int(read_sealed_json(file, unsealed=True)["epochs"])
@@ -207,7 +207,7 @@ class _Finetuning:
     def _trained(
         self, epochs: int, observer: TeachObserver, checkpoints: Checkpoints
     ) -> tuple[FrozenBackbone, int]:
-        """The backbone of the best epoch, and which that was."""
+        """The backbone of the best epoch, and the number of epochs until then."""
         student, places = copy.deepcopy(self.teacher), self.splits[1]
         crops = self.model.crops([self.model.photos.jpegs[place] for place in places.tolist()])
         device = self.settings.engine.device
@@ -239,7 +239,7 @@ class _Finetuning:
         train_task(training, student, callback, checkpoints)
 
     def _renewed(self, backbone: FrozenBackbone, observer: TeachObserver) -> Photos:
-        """The photos whose images are kept, with their features by another backbone."""
+        """The photos with a kept image, and their features by the new ``backbone``."""
         photos, rows = self.model.photos.take(self.kept), list[Tensor]()
         progress = stoppable(observer.reading, observer)
         batches = [photos.jpegs[i : i + BATCH] for i in range(0, len(photos), BATCH)]
@@ -250,7 +250,7 @@ class _Finetuning:
 
 
 def learned_task_sizes(model: FrozenModel) -> tuple[int, ...]:
-    """The number of classes of each task: the classes that one step added."""
+    """The number of classes of each task, that is, of each step that added some."""
     steps = [model.facts["learned_in"][name] for name in model.classes]
     return tuple(len(list(own)) for _, own in itertools.groupby(steps))
 

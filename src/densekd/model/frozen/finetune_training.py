@@ -1,4 +1,4 @@
-"""The training of a model's backbone: its network, its method, and when it stops."""
+"""The training of a model's backbone: network, method and early stopping."""
 
 import copy
 import json
@@ -25,18 +25,18 @@ Stages = Literal["last", "all"]
 
 # The name of the only phase.
 FINETUNING = "fine-tuning"
-# Chosen by photos that were neither trained nor tested on.
+# Chosen on photos that were neither trained on nor tested on.
 _LR, _BATCH = 3e-4, 16
-# Times the rate of the last third of the backbone: the head's weights are some 30 times as long as
-# the features.
+# The head's learning rate, relative to the last third of the backbone: its weights are some 30
+# times as long as the features.
 _HEAD_RATE = 300.0
-_EARLIER_RATE = 1 / 3  # times the rate of the next third
+_EARLIER_RATE = 1 / 3  # the learning rate of a third of the backbone, relative to the next third
 _PATIENCE = 2  # epochs without a lower loss
-_VALIDATED = 8  # photos at once
+_VALIDATED = 8  # photos per batch of the validation
 
 
 class UnitFeatures(nn.Module):
-    """A backbone whose pooled features get length 1, since heads are fitted to such."""
+    """A backbone whose pooled features are scaled to length 1, as the heads need them."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class UnitFeatures(nn.Module):
 
 
 def join_head(backbone: Backbone, head: LinearHead, sizes: Sequence[int]) -> Network:
-    """A network of a copy of the backbone and of a head, whose classes are divided into tasks."""
+    """Make a network of a copy of the backbone and a head; ``sizes`` has each task's classes."""
     classifier = LinearClassifier(backbone.width)
     parts = zip(head.weight.split(list(sizes)), head.bias.split(list(sizes)), strict=True)
     for weight, bias in parts:
@@ -62,7 +62,7 @@ def join_head(backbone: Backbone, head: LinearHead, sizes: Sequence[int]) -> Net
 
 
 def finetuning_method(network: Network, stages: Stages, epochs: int, lambda_base: float) -> Method:
-    r"""Cross-entropy, and exact dense distillation from the network before.
+    r"""Cross-entropy, and exact dense distillation from the network before fine-tuning.
 
     .. math:: L = CE(z(x)) + \lambda KL(x)
 
@@ -79,10 +79,10 @@ def finetuning_method(network: Network, stages: Stages, epochs: int, lambda_base
 
 
 def stage_rates(network: Network, stages: Stages) -> dict[str, float]:
-    """The factor of the learning rate for each parameter that is trained.
+    """The learning-rate factor of each trained parameter, by name.
 
     The layers of the backbone, in their order, are divided into thirds, each with a lower rate than
-    the next. Of the ``last`` stages, only the last third is trained.
+    the next. With ``last``, only the last third is trained.
     """
     assert isinstance(network.backbone, nn.Module)
     layers = [
@@ -99,17 +99,17 @@ def stage_rates(network: Network, stages: Stages) -> dict[str, float]:
 
 
 class EarlyStop(Callback):
-    """Keeps the weights of the epoch with the lowest loss on photos that aren't trained on.
+    """Keeps the weights of the epoch with the lowest loss on validation photos.
 
-    Training is over after two epochs without a lower loss. What was found lies in ``folder``, so
-    that a resumed training ends with the same weights. Without photos, the last epoch is kept.
+    Training is over after two epochs without a lower loss. Losses and weights are saved, so that a
+    resumed training ends with the same weights. Without photos, the last epoch is kept.
 
     Args:
-        callback: receives progress, and may stop the training.
-        network: the one being trained.
-        images: normalised, ``[n, 3, H, W]``.
-        labels: of the images, ``[n]``.
-        folder: where to save.
+        callback: receives progress, and can stop the training.
+        network: the network being trained.
+        images: validation photos, normalised, ``[n, 3, H, W]``.
+        labels: of the photos, ``[n]``.
+        folder: where to save losses and weights.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class EarlyStop(Callback):
         self.images, self.labels = images, labels
         self._file, self._best = folder / "validation.json", folder / "best"
         self.losses: list[float] = []  # after each epoch
-        earlier = folder / "losses.json"  # as earlier versions wrote it, without a checksum
+        earlier = folder / "losses.json"  # from earlier versions, without a checksum
         if self._file.exists():
             self.losses = read_sealed_json(self._file)["losses"]
         elif earlier.exists():
@@ -127,7 +127,7 @@ class EarlyStop(Callback):
 
     @property
     def over(self) -> bool:
-        """Whether the loss doesn't fall any more."""
+        """Whether the loss has stopped falling."""
         return len(self.losses) - self.best_epoch >= _PATIENCE
 
     @property
@@ -136,7 +136,7 @@ class EarlyStop(Callback):
         return self.losses.index(min(self.losses)) + 1 if self.losses else 0
 
     def report(self, report: TrainingProgress) -> None:
-        """Pass on the report; after an epoch, compute the loss."""
+        """Pass on the report; after an epoch, compute the loss and save the best weights."""
         self.callback.report(report)
         if report.ends_epoch and len(self.labels):
             # An epoch that is repeated after an interruption is counted once.
@@ -146,11 +146,11 @@ class EarlyStop(Callback):
             write_sealed_json(self._file, {"losses": self.losses})
 
     def stop(self) -> bool:
-        """Whether the loss doesn't fall any more, or the callback asks to stop."""
+        """Whether the loss has stopped falling, or the callback asks to stop."""
         return self.over or self.callback.stop()
 
     def restore_best(self, epochs: int) -> int:
-        """Give the network its best weights; returns after how many of the epochs."""
+        """Load the best weights into the network; returns the number of epochs they took."""
         if not self.losses:
             return epochs
         self.network.load_state_dict(load_state(self._best).tensors)

@@ -1,4 +1,4 @@
-"""The linear classifier on frozen features, refitted on all of them at each update."""
+"""The linear classifier on frozen features, refitted to all features at each update."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,29 +13,29 @@ from densekd.model.minimise import lbfgs
 
 # Measured in docs/heads.md.
 _L2 = 2e-3
-_MOST = 100  # photos that a class counts as: thousands beside a few would lose to them
+_MOST = 100  # a class counts as at most so many photos, or thousands would lose to a few
 _SCALE = 10.0
 _ITERATIONS, _TOLERANCE = 60, 1e-5
-_PER_THREAD = 1 << 26  # multiplications, features by classes, that pay for a further thread
+_PER_THREAD = 1 << 26  # multiplications (features by classes) that make another thread worth it
 
 
 class LinearHead(NamedTuple):
-    """Scores of features of length 1: ``features @ weight.T + bias``."""
+    """Scores features of length 1: ``features @ weight.T + bias``."""
 
     weight: Tensor  # [classes, D]
     bias: Tensor  # [classes]
 
     def scores(self, features: Tensor) -> Tensor:
-        """``[n, D]`` to ``[n, classes]``."""
+        """Turn features ``[n, D]`` into scores ``[n, classes]``."""
         return features @ self.weight.T + self.bias
 
 
 def fit_head(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
-    """Fit a logistic head that serves rare and frequent classes alike.
+    """Fit a logistic head that works for rare and frequent classes alike.
 
     While fitting, the score of a class is shifted by the logarithm of its share of the photos, so
-    that a class of few photos isn't crowded out, and a photo of a frequent class weighs less.
-    Photos that are near-copies of one another count as one.
+    that rare classes aren't crowded out, and a photo of a frequent class weighs less. Photos that
+    are near-copies of one another count as one.
 
     Args:
         features: of length 1, ``[n, D]``.
@@ -48,9 +48,10 @@ def fit_head(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
 
 @contextmanager
 def few_threads(features: Tensor, classes: int) -> Iterator[None]:
-    """Compute on no more threads than a fit to these features pays for.
+    """Use no more threads than are worth it for a fit to these features.
 
-    On a busy machine threads wait for a core in every product: several times as long as a fit.
+    On a busy machine, threads wait for a core in every matrix product, several times as long as the
+    fit itself takes.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, 1 + features.numel() * classes // _PER_THREAD))
@@ -64,7 +65,7 @@ def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
     first = first_copies(features, labels)
     share = 1 / torch.bincount(first)[first]  # of a photo among its copies
     counts = torch.zeros(classes).index_add(0, labels, share)
-    # Statistics over classes, not photos: a class of thousands would hide the others.
+    # Average over classes, not photos: otherwise a class of thousands would hide the others.
     per_class = share / (classes * counts[labels])
     centre = per_class @ features
     centred = features - centre
@@ -81,7 +82,7 @@ def _fit(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
 def _minimise(
     inputs: Tensor, labels: Tensor, weights: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the smallest cross-entropy, with each photo's weight, plus L2."""
+    """Weight and bias that minimise the cross-entropy, weighted by photo, plus L2."""
     photos, classes = len(labels), len(shift)
     truth = weights[:, None] * one_hot(labels, classes)
 

@@ -1,4 +1,4 @@
-"""A model on a frozen pretrained backbone: only the linear head is fitted, to kept features."""
+"""A model on a frozen pretrained backbone: only a linear head is fitted, to stored features."""
 
 import copy
 import math
@@ -31,8 +31,8 @@ from densekd.training.checkpoint import (
 class FrozenModel(Model):
     """A backbone, a head for the classes so far, and the features of every photo it was taught.
 
-    Its state has the label of each photo, so that classes can be renamed, merged and forgotten
-    without touching the features, which lie with the steps that added them.
+    The features are stored with the step that added them. The state has the label of each photo,
+    so that classes can be renamed, merged and forgotten without touching features.
     """
 
     resample = Image.Resampling.BICUBIC  # as the backbones were trained
@@ -49,19 +49,19 @@ class FrozenModel(Model):
         self.backbone, self.tensors = backbone, tensors
         self.image_size, self.network = backbone.size, backbone.network
         self.method, self.classes = FROZEN, tuple(facts["classes"])
-        # Fitted to all photos, and only to those that aren't held out.
+        # The first is fitted to all photos, the second only to those that aren't held out.
         self.head, self.tested_head = (
             LinearHead(*(tensors[f"{name}.{key}"] for key in LinearHead._fields))
             for name in ("head", "tested_head")
         )
         self.labels = tensors["labels"]  # of all photos; -1 for those that were removed
         self.unknown = UnknownRule(*(tensors[f"unknown.{name}"] for name in UnknownRule._fields))
-        # The share of photos of known classes that may be called unknown.
+        # The largest share of photos of known classes to call unknown.
         self.refused = REFUSED
 
     @classmethod
     def read_from(cls, folder: Path, step: int, place: Path) -> Self:
-        """Read what `write_frozen_state` wrote to ``place``, also before it is committed."""
+        """Read what `write_frozen_state` wrote to ``place``, even before it is committed."""
         facts, tensors = load_state(place / "state")
         if not facts["classes"]:
             raise ValueError(
@@ -75,7 +75,7 @@ class FrozenModel(Model):
         return model
 
     def check_content(self, place: Path) -> None:
-        """Raise unless names, numbers and shapes fit each other, which a checksum doesn't tell."""
+        """Raise `DamagedFile` unless names, numbers and shapes fit; a checksum can't tell that."""
         names, tensors = self.classes, self.tensors
         count, width = len(names), self.backbone.width
         shapes = {
@@ -109,7 +109,7 @@ class FrozenModel(Model):
 
     @cached_property
     def photos(self) -> Photos:
-        """All photos of the steps that this one is made of, also those that were removed."""
+        """All photos of the steps that this one builds on, even those that were removed."""
         store = Store(self.folder)
         place = store.path(self.step)
         try:
@@ -124,13 +124,13 @@ class FrozenModel(Model):
 
     @property
     def taught(self) -> set[tuple[str, bytes]]:
-        """The class and the hash of each photo that it was taught, without those removed."""
+        """The class and the hash of each photo that it was taught, except removed ones."""
         rows = zip(self.photos.hashes.numpy(), self.labels.tolist(), strict=True)
         return {(self.classes[rank], row.tobytes()) for row, rank in rows if rank >= 0}
 
     @property
     def tested(self) -> Tensor:
-        """Whether each photo is tested on instead of learned from, bool ``[n]``."""
+        """Whether each photo is used for testing instead of training, bool ``[n]``."""
         return is_tested(self.photos.test, self.labels)
 
     def test_images(self) -> Split:
@@ -139,24 +139,24 @@ class FrozenModel(Model):
         return Split(PixelImages(self._pixels(tested)), self.labels[tested])
 
     def stored_images(self) -> Tensor:
-        """The images that are kept."""
+        """The images that the model keeps, uint8 ``[n, 3, H, W]``."""
         return self._pixels((self.photos.kept & (self.labels >= 0)).nonzero().flatten())
 
     def training_counts(self) -> list[int]:
-        """The number of photos of each class that it learned from, without those held out."""
+        """The number of training photos of each class, without those held out."""
         used = self.labels[(self.labels >= 0) & ~self.tested]
         return torch.bincount(used, minlength=len(self.classes)).tolist()
 
     def exportable(self) -> tuple[nn.Module, Callable[[Tensor], ModelOutputs]]:
-        """Backbone, head and rule for unknown images, with all that is around them."""
+        """Everything from pixels to probabilities as one module, and the model's `outputs`."""
         return _Pipeline(self).eval(), self.outputs
 
     def tested_weights(self) -> dict[str, Tensor]:
-        """The head that doesn't know the test images."""
+        """The head that was fitted without the test images."""
         return _head_buffers(self.tested_head)
 
     def refused_share(self) -> float | None:
-        """The share of photos that it calls unknown if it doesn't learn from them."""
+        """The share of photos that it calls unknown when fitted without them."""
         scores = self.unknown.scores
         threshold = self.unknown.threshold(self.refused)
         return None if math.isinf(threshold) else float((scores < threshold).double().mean())
@@ -177,12 +177,12 @@ class FrozenModel(Model):
 
 
 def is_tested(test: Tensor, labels: Tensor) -> Tensor:
-    """Whether each photo is tested on instead of learned from, bool ``[n]``.
+    """Whether each photo is used for testing instead of training, bool ``[n]``.
 
-    A class of which only photos to test on are left learns from these.
+    If a class has only test photos left, they are used for training.
 
     Args:
-        test: whether each photo was chosen to be tested on.
+        test: whether each photo was chosen for testing.
         labels: of the photos; -1 for those that were removed.
     """
     return test & (labels >= 0) & torch.isin(labels, labels[~test])
@@ -207,18 +207,18 @@ class _Pipeline(nn.Module):
         """uint8 ``[n, 3, H, W]`` to probabilities, scores and whether images are known."""
         features = self.backbone(pixels)
         values = features @ self.weight + self.bias
-        # As in `UnknownRule`, with means that are turned already.
+        # Same as `UnknownRule`, but the means are already transposed.
         familiar = values.amax(1) + self.cosine_weight * (features @ self.means).amax(1)
         return (values / self.temperature).softmax(1), values, familiar >= self.threshold
 
 
 def _head_buffers(head: LinearHead) -> dict[str, Tensor]:
-    """A head as the pipeline has it: the exporter keeps weights that need not be turned."""
+    """A head's buffers in the pipeline, transposed so that the exporter keeps them as they are."""
     return {"weight": head.weight.T.contiguous(), "bias": head.bias}
 
 
 class FittedHeads(NamedTuple):
-    """What is fitted to the features of a state."""
+    """Everything that is fitted to the features of a state."""
 
     head: LinearHead  # fitted to all photos
     tested_head: LinearHead  # fitted without those held out

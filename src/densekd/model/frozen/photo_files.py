@@ -1,4 +1,4 @@
-"""The photo files of an update: hashed, divided, and chosen within a budget."""
+"""The photo files of an update: hash them, split them, and choose those that fit a budget."""
 
 import logging
 from collections import Counter
@@ -13,7 +13,7 @@ from densekd.data.decode import in_threads
 from densekd.data.folder import FolderTable
 from densekd.model.images import divide
 
-_SEED = 0  # of the draw of photos to test on
+_SEED = 0  # draws the test photos
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ class PhotoFile(NamedTuple):
 
     file: Path
     name: str  # its class
-    part: str  # of the folder
-    test: bool  # whether it is held out
+    part: str  # the part of the folder that it is in, such as ``train``
+    test: bool  # whether it is held out for testing
     hash: bytes  # SHA-256 of the file
 
 
 def hash_photos(table: FolderTable, on_progress: OnProgress) -> list[PhotoFile]:
-    """The files with their hashes, divided into those to train and to test on."""
+    """Hash the files, and split them into training and test photos."""
     names, parts = table.class_of_each, table.part_of_each
     hashes = in_threads(_hash, table.paths, on_progress)
     train, test = divide(names, parts, _SEED)
@@ -41,14 +41,14 @@ def hash_photos(table: FolderTable, on_progress: OnProgress) -> list[PhotoFile]:
 def _hash(file: Path) -> bytes:
     try:
         return sha256(file.read_bytes()).digest()
-    except OSError as error:  # reported when its pixels are read
+    except OSError as error:  # the file is reported later, when its pixels are read
         return sha256(f"{file}: {error}".encode(errors="backslashreplace")).digest()
 
 
 def without_copies(
     files: Sequence[PhotoFile], taught: set[tuple[str, bytes]]
 ) -> tuple[PhotoFile, ...]:
-    """The photos whose class and hash were not taught yet, each once."""
+    """The photos that weren't taught yet in their class, each content once."""
     seen, new = set(taught), []
     for photo in files:
         if (photo.name, photo.hash) not in seen:
@@ -69,21 +69,21 @@ def without_copies(
 
 
 def trainable(files: Sequence[PhotoFile], known: Sequence[str]) -> list[PhotoFile]:
-    """The same photos; a new class of which all are to test on learns from them instead."""
+    """The photos; if a new class has only test photos, they become training photos."""
     learned = {photo.name for photo in files if not photo.test}.union(known)
     return [photo._replace(test=photo.test and photo.name in learned) for photo in files]
 
 
 def photos_within(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ...]:
-    """The first photos of each class, as many as make up ``most`` in all, but at least one.
+    """The first photos of each class, equally many while they last: ``most`` in all, or one each.
 
-    Of each class, the photos to learn from and those to test on are divided alike.
+    Training and test photos are chosen in proportion.
     """
     counts = Counter((photo.name, photo.test) for photo in files)
     seen, shares = Counter[tuple[str, bool]](), []
     for photo in files:
         kind = photo.name, photo.test
-        # The first one is always to learn from.
+        # A class's first photo is always one to train on.
         shares.append((seen[kind] + photo.test) / counts[kind])
         seen[kind] += 1
     own, ranks = Counter[str](), [0] * len(files)

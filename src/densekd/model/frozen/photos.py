@@ -22,9 +22,9 @@ _KINDS = {
     "jpegs": torch.uint8,
     "sizes": torch.int64,
 }
-_QUALITY = 92  # of JPEG: no difference that a network would see
-_MOST_PIXELS = 8_000_000  # of an image that is kept: twice as many as the largest network takes
-_LONGEST = 2  # times the shorter side; the rest of a panorama is cut off
+_QUALITY = 92  # of JPEG: a network sees no difference
+_MOST_PIXELS = 8_000_000  # of a kept image: twice as many as the largest network takes
+_LONGEST = 2  # longest side of a kept image, in shorter sides; the rest of a panorama is cut off
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Photos:
     hashes: Tensor  # SHA-256 of each file, uint8 [n, 32]
     features: Tensor  # half precision [n, D], of length 1
     test: Tensor  # whether each is held out for testing, bool [n]
-    jpegs: tuple[bytes, ...]  # the image, made smaller; empty if it isn't kept
+    jpegs: tuple[bytes, ...]  # the image of each, made smaller; empty if it isn't kept
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -51,11 +51,11 @@ class Photos:
 
     @property
     def erased(self) -> Tensor:
-        """Whether nothing is left of each photo but its place, bool ``[n]``."""
+        """Whether each photo was erased, so that only its place is left, bool ``[n]``."""
         return ~self.hashes.bool().any(1)
 
     def erase(self, gone: Tensor) -> "Photos":
-        """The same number of photos, but nothing is left of those that are ``gone``."""
+        """The same photos, but of those that are ``gone`` only their places."""
         jpegs = tuple(b"" if out else x for x, out in zip(self.jpegs, gone.tolist(), strict=True))
         rows = gone[:, None]
         hashes, features = self.hashes.masked_fill(rows, 0), self.features.masked_fill(rows, 0)
@@ -74,7 +74,7 @@ class Photos:
 
 
 def load_photos(path: Path) -> Photos:
-    """Load what `Photos.save` saved."""
+    """Load what `Photos.save` saved; raises `DamagedFile` if it isn't that."""
     tensors = load_state(path).tensors
     if {name: tensor.dtype for name, tensor in tensors.items()} != _KINDS:
         raise DamagedFile(f"{path} has the right checksum, but doesn't have photos.")
@@ -92,7 +92,7 @@ def load_photos(path: Path) -> Photos:
 
 
 def open_kept(jpeg: bytes) -> Image.Image:
-    """Decode an image that a model keeps; raises `DamagedFile` if no model would keep it."""
+    """Decode a kept image; raises `DamagedFile` if it is larger than a model would keep."""
     width, height = width_and_height(jpeg)
     if width * height > _MOST_PIXELS:
         raise DamagedFile(
@@ -103,7 +103,7 @@ def open_kept(jpeg: bytes) -> Image.Image:
 
 
 def join_photos(parts: Sequence[Photos]) -> Photos:
-    """All photos, part by part."""
+    """Concatenate photos."""
     hashes, features, test = (
         torch.cat([getattr(part, name) for part in parts])
         for name in ("hashes", "features", "test")
@@ -117,7 +117,7 @@ def hash_rows(hashes: Sequence[bytes]) -> Tensor:
 
 
 def small_jpeg(file: Path, size: int) -> bytes:
-    """Encode an image, no larger than test crops of ``size`` need it, without its metadata."""
+    """Encode an image without metadata, no larger than test crops of ``size`` need it."""
     image = open_rgb(file, size)
     longest = _LONGEST * min(image.size)
     left, top = (max(0, (side - longest) // 2) for side in image.size)
@@ -126,7 +126,7 @@ def small_jpeg(file: Path, size: int) -> bytes:
 
 
 def as_jpeg(image: Image.Image) -> bytes:
-    """Encode an image as those are that a model keeps."""
+    """Encode an image in the JPEG quality of kept images."""
     out = io.BytesIO()
     image.save(out, "JPEG", quality=_QUALITY, subsampling=0)
     return out.getvalue()

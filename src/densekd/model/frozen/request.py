@@ -38,12 +38,12 @@ from densekd.training.callbacks import Stopped, stoppable
 from densekd.training.checkpoint import Checkpoints, State
 
 DEFAULT_NETWORK = "lite0"
-# Images kept of each class besides those to test on: enough to fine-tune, or to change the
-# backbone.
+# The number of training images kept of each class: enough to fine-tune, or to change the backbone.
+# Test images are all kept.
 _KEPT = 50
 _SAVE_SECONDS = 10.0
 _TIMED = 32  # photos
-# Of a budget; the rest is for fitting, testing and saving.
+# The share of a budget for computing features; the rest is for fitting, testing and saving.
 _BUDGET_SHARE = 0.9
 
 logger = logging.getLogger(__name__)
@@ -91,13 +91,13 @@ class FrozenRequest(UpdateRequest):
         return pretrained_backbone(self.options.network or DEFAULT_NETWORK)
 
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
-        """The plan with the time that computing the features takes."""
+        """The plan, with the measured time for computing the features."""
         each = self._seconds_per_photo(observer)
         chosen = photos_within(self.files, self._affordable_photos(each, began))
         return replace(self.plan(chosen), seconds=each * len(chosen))
 
     def plan(self, files: Sequence[PhotoFile], *, resumed: bool = False) -> Plan:
-        """The plan of learning from these photos."""
+        """The plan for learning from these photos."""
         files = trainable(files, self.known)
         train = Counter(photo.name for photo in files if not photo.test)
         return Plan(
@@ -147,13 +147,13 @@ class FrozenRequest(UpdateRequest):
 
     @property
     def _saved_as(self) -> str:
-        """The name of the features so far; earlier versions chose others within a budget."""
+        """The checkpoint folder; with a budget another one, as old versions chose other photos."""
         return "features" if self.options.budget is None else "chosen"
 
     def _features(
         self, files: Sequence[PhotoFile], checkpoints: Checkpoints, observer: TeachObserver
     ) -> State:
-        """The features of the photos that can be read, and why others can't; saved now and then."""
+        """The features of readable photos, and why others can't be read; saved every 10 seconds."""
         saved = checkpoints.newest() or State({"unreadable": []}, {})
         rows: list[Tensor] = list(saved.tensors.get("features", torch.empty(0)))
         unreadable: dict[int, str] = dict(saved.facts["unreadable"])
@@ -181,7 +181,7 @@ class FrozenRequest(UpdateRequest):
     def _readable(
         self, files: Sequence[PhotoFile], unreadable: Mapping[int, str]
     ) -> list[PhotoFile]:
-        """The photos but those at these places, which can't be read; raises if too few are left."""
+        """The photos except the ``unreadable`` places; raises ValueError if too few are left."""
         warn_left_out([(files[place].file, why) for place, why in unreadable.items()])
         readable = [photo for place, photo in enumerate(files) if place not in unreadable]
         counts = {
@@ -206,7 +206,7 @@ class FrozenRequest(UpdateRequest):
     def _photos(
         self, files: Sequence[PhotoFile], features: Tensor, observer: TeachObserver
     ) -> tuple[list[PhotoFile], Photos]:
-        """The photos, with the images of some, but for those that can no longer be read."""
+        """The photos that can still be read, with the images to keep of some."""
         places = self._kept(files, features).nonzero().flatten().tolist()
         jpegs, size = [b""] * len(files), self.backbone.size
 
@@ -243,7 +243,7 @@ class FrozenRequest(UpdateRequest):
         observer.doing("measuring")
         files = self.files[:_TIMED]
         batches = [files[i : i + BATCH] for i in range(0, len(files), BATCH)]
-        for timed in (batches[:1], batches):  # the first one warms up
+        for timed in (batches[:1], batches):  # the first pass warms up
             began, done = time.monotonic(), 0
             for batch in map_batches(self._computed, timed):
                 done += len(batch)
@@ -252,14 +252,14 @@ class FrozenRequest(UpdateRequest):
         return (time.monotonic() - began) / done
 
     def _affordable_photos(self, seconds: float, began: float) -> int:
-        """The number of photos that fit into the budget, if each takes so many seconds."""
+        """The number of photos that fit into the budget at so many seconds per photo."""
         if self.options.budget is None:
             return len(self.files)
         left = _BUDGET_SHARE * 60 * self.options.budget - (time.monotonic() - began)
         return max(0, int(left / seconds))
 
     def _within_budget(self, observer: TeachObserver, began: float) -> tuple[PhotoFile, ...]:
-        """The photos, or as many of each class as can be learned within the budget."""
+        """The photos to learn: all, or those of each class that fit into the budget."""
         if self.options.budget is None:
             return self.files
         file = self.pending / "budget.json"

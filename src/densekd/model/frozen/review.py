@@ -1,4 +1,4 @@
-"""What a model gets wrong: classes that it mixes up, and photos that may be in the wrong class."""
+"""Review a model: find classes that it confuses, and photos that may be in the wrong class."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ _FOLDS = 10
 
 
 class Confusion(NamedTuple):
-    """The test photos of a class that a model takes for another class."""
+    """The test photos of a class for which a model predicts another class."""
 
     label: str
     guess: str
     tested: int  # test photos of the class
-    images: tuple[bytes, ...]  # those that are taken for the other, as JPEG
+    images: tuple[bytes, ...]  # the misclassified ones, as JPEG
 
 
 class Suspect(NamedTuple):
@@ -37,7 +37,7 @@ class Suspect(NamedTuple):
 
 
 def find_confusions(model: Model) -> list[Confusion]:
-    """Which classes are taken for which on the test photos, the most frequent first."""
+    """Find the classes that the model confuses on the test photos, the most frequent first."""
     labels, guesses, images = _tested(model)
     counts = torch.bincount(labels, minlength=len(model.classes)).tolist()
     found = defaultdict[tuple[int, int], list[bytes]](list)
@@ -53,12 +53,12 @@ def find_confusions(model: Model) -> list[Confusion]:
 
 
 def find_suspects(model: Model, most: int) -> list[Suspect]:
-    """Photos that may be in the wrong class, the likeliest first.
+    """Find photos that may be in the wrong class, the likeliest first.
 
-    Each photo is classified by heads that were fitted without it. It is suspect if another class
-    is likelier, and at least as likely as this class is on average for photos of its own
-    (confident learning, Northcutt et al. 2021). Only photos whose image is kept are given, and
-    none of a model without features.
+    Each photo is classified by a head that was fitted without it. It is suspect if another class
+    gets a higher probability than its own, and at least the mean of what that class gets for its
+    own photos (confident learning, Northcutt et al. 2021). Only photos whose image is kept are
+    given, and none for a model without features.
     """
     if not isinstance(model, FrozenModel):
         return []
@@ -83,7 +83,7 @@ def find_suspects(model: Model, most: int) -> list[Suspect]:
 
 
 def _tested(model: Model) -> tuple[Tensor, Tensor, Sequence[bytes]]:
-    """Labels and predictions of the test photos, and the photos as JPEG."""
+    """The labels and predictions of the test photos, and the photos as JPEG."""
     if isinstance(model, FrozenModel):
         photos = model.photos
         places = model.tested.nonzero().flatten()
@@ -102,7 +102,7 @@ def _cross_validated(model: FrozenModel) -> Tensor:
     fold = torch.full_like(labels, -1)
     for rank, name in enumerate(model.classes):
         own = (labels == rank).nonzero().flatten()
-        # The only photo of a class is in every fit, because a head needs all classes.
+        # A class's only photo is in every fit, since a head needs photos of all classes.
         if len(own) > 1:
             order = torch.randperm(len(own), generator=Seeds(0).at(name).generator("split"))
             fold[own[order]] = torch.arange(len(own)) % _FOLDS

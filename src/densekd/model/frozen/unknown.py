@@ -1,4 +1,4 @@
-"""Tell photos of what a model was taught from photos of other things."""
+"""Tell photos of classes that a model was taught from photos of other things."""
 
 import math
 from typing import NamedTuple
@@ -10,34 +10,34 @@ from torch.nn.functional import one_hot
 from densekd.model.frozen.copies import first_copies
 from densekd.model.frozen.head import fit_head
 
-# The share of photos of known classes that may be called unknown.
+# The largest share of photos of known classes to call unknown.
 REFUSED = 0.05
 _FOLDS = 4
-_FEWEST = 8  # scores: from fewer, the two parts can't be weighed
-_CONFIDENCE = 1.28  # standard deviations: nine times of ten, fewer are refused than allowed
+_FEWEST = 8  # with fewer scores, the rule can't be fitted
+_CONFIDENCE = 1.28  # standard deviations: the limit on refused photos holds with 90 % confidence
 
 
 class UnknownRule(NamedTuple):
     """How familiar a photo looks: its largest logit plus its weighted mean cosine.
 
-    The mean cosine is that of its feature to those of a class's photos, for the class where it is
-    largest: a dot product with the mean of their features, which have length 1. docs/heads.md
-    compares it with other rules.
+    The mean cosine of a photo and a class is the mean over the class's photos: since features have
+    length 1, the dot product with their mean. The largest over all classes counts. docs/heads.md
+    compares other rules.
     """
 
     means: Tensor  # [classes, D]
     cosine_weight: Tensor  # a number
-    scores: Tensor  # of photos of known classes that were left out of head and means, sorted
+    scores: Tensor  # sorted; of photos of known classes, each left out when it was scored
 
     def familiarity(self, features: Tensor, logits: Tensor) -> Tensor:
-        """``[n]``, from features ``[n, D]`` and the head's logits ``[n, classes]``."""
+        """Familiarity ``[n]`` from features ``[n, D]`` and the head's logits ``[n, classes]``."""
         return logits.amax(1) + self.cosine_weight * (features @ self.means.T).amax(1)
 
     def threshold(self, refused: float = REFUSED) -> float:
         """The familiarity below which a photo is unknown.
 
-        At most a share ``refused`` of photos of known classes is below it, nine times of ten. With
-        too few photos to tell, no photo is unknown.
+        With 90 % confidence, at most a share ``refused`` of photos of known classes is below it.
+        With too few photos to tell, no photo is unknown.
         """
         if not 0 <= refused < 1:
             raise ValueError(f"The share to refuse must be from 0 to below 1, not {refused}.")
@@ -49,18 +49,18 @@ class UnknownRule(NamedTuple):
 
 
 class CrossScores(NamedTuple):
-    """What is found in each photo by a head and by means to which it didn't contribute."""
+    """Scores of photos by heads and class means that were fitted without them."""
 
-    places: Tensor  # of the photos, [m]
+    places: Tensor  # indices of the photos, [m]
     logits: Tensor  # [m, classes]
     cosines: Tensor  # the largest mean cosine, [m]
 
 
 def cross_scores(features: Tensor, labels: Tensor, classes: int) -> CrossScores:
-    """Score each photo by the others: in four folds, each scored by what the rest gives.
+    """Cross-validate in four folds: score each photo by a head and means fitted without its fold.
 
-    Near-copies are in one fold, since they would recognise each other. The only photo of a class,
-    or one with nothing but copies, has no score: without it nothing is known of the class.
+    Near-copies are in one fold, since they would recognise each other. A photo that is alone in its
+    class, but for copies, has no score: without it nothing is known of the class.
 
     Args:
         features: of length 1, ``[n, D]``.
@@ -82,7 +82,7 @@ def cross_scores(features: Tensor, labels: Tensor, classes: int) -> CrossScores:
 def fit_unknown(
     features: Tensor, labels: Tensor, classes: int, crossed: CrossScores
 ) -> UnknownRule:
-    """Weigh the two parts of the rule by what `cross_scores` found."""
+    """Fit the rule: weigh its two parts by the scores that `cross_scores` gave."""
     logit, cosine, weight = crossed.logits.amax(1), crossed.cosines, torch.tensor(1.0)
     if len(logit) >= _FEWEST and float(logit.std()) > 1e-6:  # a single class has equal logits
         weight = logit.std() / cosine.std().clamp(min=1e-6)
@@ -91,13 +91,13 @@ def fit_unknown(
 
 
 def _means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The mean feature of each class; shorter, the more its photos differ."""
+    """The mean feature of each class; the more its photos differ, the shorter it is."""
     members = one_hot(labels, classes).to(features.dtype)
     return (members.T @ features) / members.sum(0)[:, None]
 
 
 def _draw_folds(features: Tensor, labels: Tensor) -> Tensor:
-    """A fold for each photo; each class is spread evenly. -1 where a class has no other photo."""
+    """The fold of each photo, classes spread evenly; -1 if its class has no other photo."""
     generator, folds = torch.Generator().manual_seed(0), torch.full_like(labels, -1)
     first = first_copies(features, labels)
     for label in labels.unique():

@@ -19,29 +19,29 @@ from densekd.model.frozen.photos import Photos, join_photos
 from densekd.model.frozen.unknown import cross_scores, fit_unknown
 from densekd.model.store import Edit, Store, Update
 
-# Photos on which a saved state is compared with the one in memory.
+# The number of photos on which a saved state is compared with the one in memory.
 _VERIFIED = 2
 
 
 @dataclass(frozen=True)
 class FrozenUpdate:
-    """The next state before it is fitted."""
+    """Everything from which the next state is made."""
 
     store: Store
     step: int
-    before: FrozenModel | None  # the state that it is made from
+    before: FrozenModel | None  # the state to start from; None for a new model
     backbone: FrozenBackbone
     classes: tuple[str, ...]
     labels: Tensor  # of all photos, those of this step last; -1 for those that were removed
     added: Photos | None = None  # the photos of this step
-    asked: str = ""  # the digest of what was asked for
+    asked: str = ""  # the digest of the user's request
     learned: tuple[str, ...] = ()  # new classes
-    replayed: tuple[str, ...] = ()  # known classes of which there are more photos
-    renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other ones
-    edit: Edit | None = None  # what it does if it teaches nothing
-    left_out: int = 0  # photos that were asked for, but don't fit into the budget
+    replayed: tuple[str, ...] = ()  # known classes with more photos
+    renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other classes
+    edit: Edit | None = None  # the change, if nothing is taught
+    left_out: int = 0  # number of photos that don't fit into the budget
     # The epochs that ``backbone`` was fine-tuned for. If there are any, ``added`` has all photos,
-    # since the features of earlier steps are those of another backbone.
+    # since earlier steps have the features of another backbone.
     finetuned: int = 0
 
     @cached_property
@@ -55,7 +55,7 @@ class FrozenUpdate:
     ) -> Update:
         """Fit, test, save to ``prepared``, verify, and make it the model's current step.
 
-        ``began`` is when the update began, by the monotonic clock. If ``only_if`` says no to the
+        ``began`` is when the update began, on the monotonic clock. If ``only_if`` rejects the
         result, the model stays as it is.
         """
         fitted = fit_state(self.photos, self.labels, len(self.classes))
@@ -88,10 +88,10 @@ class FrozenUpdate:
         )
 
     def _was_right(self, model: FrozenModel, tested: Tensor) -> Tensor:
-        """Whether the model before this update predicts the photos at these places right."""
+        """Whether the model before this update is right on each of the tested photos."""
         ranks = new_ranks(model.classes, self.classes, self.renamed)
         features = self.photos.features[tested]
-        if self.finetuned:  # the same photos by the model's own backbone
+        if self.finetuned:  # features of the same photos, by the model's own backbone
             features = model.photos.features[model.tested]
         guesses = model.tested_head.scores(features.float()).argmax(1)
         return ranks[guesses] == self.labels[tested]
@@ -114,7 +114,7 @@ class FrozenUpdate:
         write_frozen_state(place, facts, self.labels, fitted.heads)
 
     def _history(self) -> dict[str, Any]:
-        """Which steps have the backbone and the photos, and learned the classes."""
+        """Record the steps that have the backbone and the photos, and that learned the classes."""
         own = [] if self.added is None else [self.step]
         if self.before is None:
             learned_in = dict.fromkeys(self.classes, self.step)
@@ -147,27 +147,27 @@ class FrozenUpdate:
 
 
 def new_ranks(old: Sequence[str], new: Sequence[str], renamed: Mapping[str, str]) -> Tensor:
-    """The rank that each old class has among the new ones, or -1."""
+    """The rank of each old class among the new ones; -1 if it is gone."""
     names = [renamed.get(name, name) for name in old]
     return torch.tensor([new.index(name) if name in new else -1 for name in names])
 
 
 def relabel(labels: Tensor, ranks: Tensor) -> Tensor:
-    """The new rank of each label, which may be -1 for a photo that was removed."""
+    """The new rank of each label; -1 for photos that were removed, before or now."""
     return torch.where(labels < 0, -1, ranks[labels])
 
 
 class FittedState(NamedTuple):
-    """What is fitted to the photos of a state, and how well it predicts those held out."""
+    """Everything that is fitted to the photos of a state, and the test result."""
 
     heads: FittedHeads
-    tested: Tensor  # the places of the photos held out
+    tested: Tensor  # the places of the test photos
     right: Tensor  # whether each of these is predicted right
     calibration: dict[str, Any]  # the temperature, and the calibration error without and with it
 
 
 def fit_state(photos: Photos, labels: Tensor, classes: int) -> FittedState:
-    """Fit everything to the photos; those labelled -1 don't count."""
+    """Fit heads, rule and temperature to the photos; those labelled -1 don't count."""
     test, features = is_tested(photos.test, labels), photos.features.float()
     used, train = labels >= 0, (labels >= 0) & ~test
     every, own = features[used], labels[used]

@@ -37,7 +37,7 @@ _MOST_SETTINGS = 1 << 20  # bytes
 
 
 class TrainedModel(Model):
-    """A model with a learner, which can learn more by the method it was made with."""
+    """A model with a learner, which learns more by the method that the model was made with."""
 
     def __init__(
         self, folder: Path, step: int, facts: dict[str, Any], config: Config, learner: Learner
@@ -50,7 +50,7 @@ class TrainedModel(Model):
 
     @classmethod
     def read_from(cls, folder: Path, step: int, place: Path) -> Self:
-        """Read a state that `write_state` wrote to ``place``, also before it is committed."""
+        """Read a state that `write_state` wrote to ``place``, even before it is committed."""
         facts, tensors = load_state(place / "state")
         file = place / "config.toml"
         if sha256(read_regular_file(file, _MOST_SETTINGS)).hexdigest() != facts["config"]:
@@ -66,7 +66,7 @@ class TrainedModel(Model):
         return cls(folder, step, facts, config, learner)
 
     def outputs(self, pixels: Tensor) -> ModelOutputs:
-        """Scores of images; whether they are known isn't found out, so all of them are."""
+        """Scores of images; this model can't tell unknown images, so all count as known."""
         return _all_known(self.learner.scores(PixelImages(pixels), self.means).cpu())
 
     def prepare(self) -> None:
@@ -116,14 +116,14 @@ class TrainedModel(Model):
 
 
 def on_this_computer(config: Config) -> Config:
-    """The settings on the processor if the model's own device isn't here."""
+    """The settings, but on the CPU if this computer lacks the model's accelerator."""
     if has_accelerator(config.engine.accelerator):
         return config
     return replace(config, engine=replace(config.engine, accelerator="cpu"))
 
 
 def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> None:
-    """Raise if opening a model would take much memory for what its settings alone say, or code."""
+    """Raise `DamagedFile` if the settings name code, or sizes that would take too much memory."""
     for name in own_references(config).values():
         raise DamagedFile(f"{file} names code, {name}, but a model opens without any.")
     size, classes = config.data.image_size, learned["classes"]
@@ -141,7 +141,7 @@ def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> Non
 
 
 def _check_network(file: Path, network: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise, before its memory is taken, if the network is larger than the saved one."""
+    """Raise `DamagedFile`, before it takes memory, if a network is larger than the saved one."""
     if is_pretrained(network):
         return
     with torch.device("meta"):
@@ -157,7 +157,7 @@ def _all_known(scores: Tensor) -> ModelOutputs:
 
 
 class _Pipeline(nn.Module):
-    """Everything from pixels to probabilities; ``means`` if it predicts by nearest mean."""
+    """Everything from pixels to probabilities; with ``means``, it predicts by nearest mean."""
 
     means: Tensor | None
 

@@ -1,4 +1,4 @@
-"""An update that trains a network: its images, settings, schedule, and how it is carried out."""
+"""An update that trains a network: read its images, choose settings and schedule, carry it out."""
 
 import logging
 import time
@@ -48,8 +48,8 @@ class TrainedRequest(UpdateRequest):
 
     model: TrainedModel | None
     images: UpdateImages
-    settings: Config  # the model's settings from now on
-    config: Config  # the same with the schedule of this update
+    settings: Config  # the model's settings after the update
+    config: Config  # the same, with the schedule of this update
 
     @classmethod
     def read(
@@ -61,7 +61,7 @@ class TrainedRequest(UpdateRequest):
             model = TrainedModel.open(store.folder, pointer.step)
             if _is_repeated(model, source, found, options, on_progress):
                 return model.entry.update
-            store.verify(model.step)  # now, and not after minutes of training
+            store.verify(model.step)  # raise now rather than after minutes of training
         known = () if model is None else model.classes
         check_learnable(source, found, known, options.known, needs_new=True)
         size = options.image_size or median_size(found, largest_size())
@@ -83,7 +83,7 @@ class TrainedRequest(UpdateRequest):
 
     @property
     def part(self) -> Part:
-        """Which schedule applies."""
+        """The part of the settings whose schedule applies."""
         return "base" if self.model is None else "increment"
 
     @cached_property
@@ -95,7 +95,7 @@ class TrainedRequest(UpdateRequest):
 
     @cached_property
     def task(self) -> Task:
-        """The images as a learner takes them."""
+        """The images as a task for a learner."""
         number = 0 if self.model is None else len(self.model.learner.sizes)
         images, first = self.images, len(self.known)
         test = images.test.take(torch.nonzero(images.test.labels >= first).flatten())
@@ -130,9 +130,9 @@ class TrainedRequest(UpdateRequest):
         )
 
     def timed(self, observer: TeachObserver, began: float) -> tuple[Config, float]:
-        """Time an epoch; gives the settings that fit into the budget, and their training's seconds.
+        """Time an epoch; gives settings that fit into the budget, and the seconds to train by them.
 
-        ``began`` is when the update began, by the monotonic clock.
+        ``began`` is when the update began, on the monotonic clock.
         """
         observer.doing("measuring")
         config, part, budget = self.config, self.part, self.options.budget
@@ -141,7 +141,7 @@ class TrainedRequest(UpdateRequest):
             lambda trial: learner.learn(self.task, callback=trial), observer, budget
         )
         if budget is not None:
-            # Later phases are scaled with the first, so count their time with its epochs.
+            # Later phases are scaled with the first, so add their time to its epochs.
             share = self._epochs(config) / getattr(config.training, part).epochs
             left = 60 * budget - (time.monotonic() - began)
             images = _images_per_epoch(self.images, config)
@@ -152,7 +152,7 @@ class TrainedRequest(UpdateRequest):
         return config, epoch * self._epochs(config)
 
     def timed_plan(self, observer: TeachObserver, began: float) -> Plan:
-        """The plan with the time that training takes."""
+        """The plan, with the measured time for training."""
         config, seconds = self.timed(observer, began)
         return replace(self.plan(config), seconds=seconds)
 
@@ -180,7 +180,7 @@ class TrainedRequest(UpdateRequest):
         }
         observer.doing("saving")
         prepared = self.pending / "state"
-        # Without this update's schedule, which is rounded: the next one scales the original.
+        # Not with this update's schedule, which is rounded: the next update scales the original.
         write_state(prepared, learner, self.settings, facts, self.images.test)
         _verify(self, learner, prepared)
         self.store.commit(prepared, self.step)
@@ -213,20 +213,20 @@ def _digest(images: UpdateImages, options: TeachOptions) -> str:
 
 
 def _images_per_epoch(images: UpdateImages, config: Config) -> int:
-    """The number of new images in an epoch, repetitions counted."""
+    """The number of new images in an epoch, counting repetitions."""
     if config.data.oversample_rare:
         return int(oversampling_counts(images.train.labels).sum())
     return len(images.train)
 
 
 def _counts(split: Split, names: list[str]) -> dict[str, int]:
-    """The number of images of each class that has some."""
+    """The number of images of each class, without empty classes."""
     ranks, counts = split.labels.unique(return_counts=True)
     return {names[r]: n for r, n in zip(ranks.tolist(), counts.tolist(), strict=True)}
 
 
 def _schedule(request: TrainedRequest, observer: TeachObserver, began: float) -> Config:
-    """The settings that an interrupted update began with, or new ones, which are saved."""
+    """The settings that an interrupted update began with; or choose and save new ones."""
     file, config = request.pending / "config.toml", request.config
     if file.exists():
         return resolve(read_toml(file, sealed=True))
@@ -239,7 +239,7 @@ def _schedule(request: TrainedRequest, observer: TeachObserver, began: float) ->
 def _result(
     request: TrainedRequest, learner: Learner, learned: Learned, test: Split, after: torch.Tensor
 ) -> Update:
-    """The record of an update; ``after`` says which test images are predicted right."""
+    """The record of an update; ``after`` says whether each test image is predicted right."""
     images, known = request.images, len(request.known)
     before = None
     if request.model is not None:
@@ -265,7 +265,7 @@ def _verify(request: TrainedRequest, learner: Learner, prepared: Path) -> None:
     same = all(torch.equal(x.cpu(), theirs.tensors[k].cpu()) for k, x in ours.tensors.items())
     both = join_splits([request.images.train, request.images.test])
     probe = both.take(torch.arange(min(_VERIFIED_IMAGES, len(both)))).images
-    # Some devices don't always add up in the same order.
+    # Some devices don't always sum in the same order, so scores may differ by rounding.
     if not (
         same
         and ours.facts["classes"] == theirs.facts["classes"]

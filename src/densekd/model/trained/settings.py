@@ -1,4 +1,4 @@
-"""The settings of an update: what the user gave, what the model has, and the epochs to train."""
+"""The settings of an update, from the user's options and the model's settings; its epochs."""
 
 import dataclasses
 import logging
@@ -23,25 +23,25 @@ Part = Literal["base", "increment"]
 
 # Chosen by measurement; docs/decisions/022 has the numbers.
 METHOD = "fdkd"
-# Without a graphics processor, larger images take longer than people like to wait.
+# Without a GPU, larger images take longer than people like to wait.
 _LARGEST, _LARGEST_ON_CUDA = 64, 224
 _SMALL_NETWORK, _LARGE_NETWORK = "resnet20", "resnet18"
 _BATCH = 32
-# With fewer new images, they share a batch with the exemplars.
+# With fewer new images than this, new images and exemplars share a batch.
 _FEW = 128
 _LR = 0.05
 # An update trains on this many images, repetitions counted, within these limits of epochs.
 _IMAGES_SEEN = {"base": 30_000, "increment": 10_000}
 _FEWEST_EPOCHS, _MOST_EPOCHS = 10, 60
-# A budget allows more epochs than that, but beyond this factor they gain nothing.
+# With a budget, at most so many times more epochs: further ones gain nothing.
 _BUDGET_FACTOR = 4
 # The share of a budget for training; the rest is for testing and saving.
 _TRAINING_SHARE = 0.9
-# How long to time batches: this many seconds, at most this share of a budget.
+# Time batches for this many seconds, but at most this share of a budget.
 _TRIAL_SECONDS, _TRIAL_SHARE = 5.0, 0.05
 _TRIAL_BATCHES = 3
 
-# Of a side; a model with more isn't opened, since it may be someone else's.
+# Pixels of a side. A model above these limits isn't opened, since it may be someone else's.
 LARGEST_IMAGE = 4096
 MOST_CLASSES = 100_000
 
@@ -55,14 +55,15 @@ _FIXED = {
 
 
 def largest_size() -> int:
-    """The largest image size that is chosen for a new model."""
+    """The largest image size to choose for a new model."""
     return _LARGEST_ON_CUDA if torch.cuda.is_available() else _LARGEST
 
 
 def update_settings(before: Config | None, options: TeachOptions, size: int) -> Config:
     """All settings of an update except its schedule, for which see `with_schedule`.
 
-    ``before`` has the model's settings, or is None for a new model of images of ``size``.
+    ``before`` has the model's settings; None for a new model, whose images have ``size``. Raises
+    ValueError if the options don't suit a model.
     """
     named = {
         "network": options.network,
@@ -107,7 +108,7 @@ def with_schedule(
             training = dataclasses.replace(config.training, **{part: schedule})
             config = dataclasses.replace(config, training=training)
         if part == "increment" and given(chosen, "method", "options", "streams") is None:
-            # Batch statistics of few images, or of one class, fit nothing else, and a
+            # Batch statistics of few images, or of one class, don't fit other images, and
             # cross-entropy over one new class teaches nothing.
             streams: Any = "merged" if classes == 1 or images < _FEW else "split"
             method_options = dataclasses.replace(config.method.options, streams=streams)
@@ -123,7 +124,7 @@ def with_schedule(
 
 
 def usual_epochs(part: Part, images: int) -> int:
-    """The number of epochs for this many images."""
+    """The default number of epochs for this many images."""
     return min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, round(_IMAGES_SEEN[part] / max(1, images))))
 
 
@@ -136,7 +137,7 @@ def affordable_epochs(part: Part, images: int, seconds: float, epoch_seconds: fl
 def with_epochs(config: Config, part: Part, epochs: int) -> Config:
     """Scale the schedules to this many epochs; later phases are scaled in proportion."""
     training, further = config.training, config.make_method().base[1:]
-    # CCIL's generations have a schedule of their own, as long as for the whole of CIFAR-100.
+    # Scale the schedule of CCIL's generations, too: it is as long as for the whole of CIFAR-100.
     if part == "base" and training.finish is None and further:
         training = dataclasses.replace(training, finish=further[0].schedule)
     schedules = training.scaled(epochs / getattr(training, part).epochs)
@@ -152,7 +153,7 @@ def seconds_per_epoch(
 ) -> float:
     """Time an epoch of the first phase: train with ``learn``, and stop it after a few batches.
 
-    Raises `Stopped` if ``callback`` asked for it. ``budget`` is in minutes, for the whole update.
+    Raises `Stopped` if ``callback`` asks to stop. ``budget`` is in minutes, for the whole update.
     """
     limit = _TRIAL_SECONDS if budget is None else min(_TRIAL_SECONDS, _TRIAL_SHARE * 60 * budget)
     trial = _Trial(callback, limit)
@@ -166,7 +167,7 @@ def seconds_per_epoch(
 
 
 class _Trial(Callback):
-    """Times batches from the second on, since the first warms up, and stops soon."""
+    """Times batches from the second on, since the first warms up, and then stops the training."""
 
     def __init__(self, callback: Callback, seconds: float) -> None:
         self.callback, self.seconds = callback, seconds
@@ -188,7 +189,7 @@ class _Trial(Callback):
 
 
 def _new_model_tree(chosen: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The settings of a new model for images of a size: those chosen, and defaults for the rest."""
+    """The settings of a new model: the ``chosen`` ones, and defaults for images of ``size``."""
     method = given(chosen, "method", "name") or METHOD
     tree: dict[str, Any] = {
         "network": _SMALL_NETWORK if size <= _LARGEST else _LARGE_NETWORK,
