@@ -285,7 +285,7 @@ def test_8_bits_are_compared_with_32(frozen: Path, tmp_path: Path) -> None:
     small, large = (int(size.replace(",", "")) for size in sizes.groups())
     assert small == round(file.stat().st_size / 1000)
     assert small < 0.4 * large
-    assert "for 100.0 % of 4 images to test on" in result.stdout
+    assert "for 100.0 % of 4 test images" in result.stdout
     assert "Accuracy in %: 100.0 → 100.0." in result.stdout
     photo = tmp_path / "photo.png"
     picture("green", 55).save(photo)

@@ -176,7 +176,7 @@ def test_a_wrong_temperature_of_a_trained_model(
 def test_too_many_classes(trained: Path, place: Path) -> None:
     many = {"classes": [str(n) for n in range(100_001)], "sizes": [100_001]}
     forge(trained, lambda facts, _: facts["learner"].update(many))
-    check_sentence(call("predict", trained, place / "blue.png"), "more classes than the 100,000")
+    check_sentence(call("predict", trained, place / "blue.png"), "more than 100,000 classes")
 
 
 UPDATES: dict[str, Callable[[dict[str, Any]], object]] = {

@@ -22,9 +22,9 @@ def check_folder_command(
         bool,
         typer.Option(
             "--repair",
-            help="Move what can't be read to the folder set-aside in FOLDER. A model goes to its "
-            "newest intact step if the current one isn't; a run that is repeated makes again what "
-            "was moved.",
+            help="Move damaged files to the folder set-aside in FOLDER. If a model's current step "
+            "is damaged, its newest intact step becomes current. If a run's files were moved, "
+            "repeat the run to write them again.",
         ),
     ] = False,
 ) -> None:
@@ -35,10 +35,10 @@ def check_folder_command(
     for problem in found.problems:
         typer.echo(output.escape_controls(problem))
     if found.aside is not None:
-        typer.echo(f"What can't be read is now in {output.safe(found.aside)}.")
+        typer.echo(f"Damaged files are now in {output.safe(found.aside)}.")
     typer.echo(f"{output.safe(folder)}: {found.summary}.")
     if found.problems and not repair:
-        typer.echo(f"`densekd check {output.safe(folder)} --repair` sets aside what can't be read.")
+        typer.echo(f"`densekd check {output.safe(folder)} --repair` sets damaged files aside.")
     if found.problems:
         raise typer.Exit(1)
 
@@ -58,10 +58,10 @@ def _model(folder: Path, repair: bool) -> _Found:
     found = check_model(folder)
     parts = [f"{output.count(len(found.intact), 'step')} intact"]
     if more := len(found.opens) - len(found.intact):
-        parts.append(f"{output.count(more, 'step')} able to predict only")
+        parts.append(f"{output.count(more, 'step')} that can only predict")
     current = f"the current one is {found.current}"
     if found.current is None:
-        current = "which one is current can't be told"
+        current = "the current one is unknown"
     elif found.current not in found.intact:
         current = f"the current one, {found.current}, is damaged"
     return _Found(found.problems, aside, f"{', '.join(parts)}; {current}")
@@ -74,7 +74,7 @@ def _run(folder: Path, repair: bool) -> _Found:
     found = check_run(folder)
     result = {
         "intact": "; its result is intact",
-        "damaged": "; its result is damaged, and repeating the run writes it again",
+        "damaged": "; its result is damaged; repeat the run to write it again",
         "missing": "; it is unfinished and has no result yet, so repeat it to finish it",
         None: "",
     }[found.result]

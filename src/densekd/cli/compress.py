@@ -22,7 +22,7 @@ class CompressOptions:
     """The options of a compression; None if not given."""
 
     method: Annotated[
-        str | None, option("kd, rdkd (the default), fdkd, or alone for no teacher.")
+        str | None, option("kd, rdkd (the default), fdkd, or alone to train without a teacher.")
     ] = None
     data: options.SourceOption = None
     data_dir: options.DataDir = None
@@ -31,13 +31,16 @@ class CompressOptions:
     teacher_file: Annotated[
         Path | None,
         option(
-            "Use a trained teacher: the folder of an earlier compression, or one in its folder "
-            "teachers. Default: train one.",
+            "Use a trained teacher: the folder of an earlier compression, or a folder in its "
+            "teachers/. Default: train one.",
             metavar="FOLDER",
         ),
     ] = None
     groups: Annotated[
-        int | None, option("Blocks of classes that groups are made of. Default: 10.")
+        int | None,
+        option(
+            "Number of blocks to divide the classes into; groups are made of them. Default: 10."
+        ),
     ] = None
     epochs: options.Epochs = None
     seed: options.Seed = None
@@ -61,8 +64,8 @@ class CompressOptions:
     "densekd compress --method kd --student resnet14 --teacher-file runs/compress-fdkd-012345678",
     "densekd compress --method rdkd -o options.whole=true -o training.student.lr=0.1",
     options=CompressOptions,
-    note="Repeat the same command to resume what was stopped. Compressions in one folder share "
-    "their teachers. The file compression.toml in each run folder has all settings.",
+    note="Repeat the same command to resume a compression that was stopped. Compressions in one "
+    "folder share their teachers. compression.toml in each run folder has all settings.",
 )
 def compress_command(
     settings: CompressOptions,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _Source = Annotated[str, argument("A source that `densekd data list` shows.", "SOURCE")]
 _ClassesFile = Annotated[
-    Path | None, option("File with the classes of imagenet:PATH to use, one per line.")
+    Path | None, option("File that names the classes of imagenet:PATH to use, one per line.")
 ]
 data_app = typer.Typer(no_args_is_help=True, help="List, check, pack and download data sets.")
 
@@ -100,7 +100,7 @@ def pack_command(
     shorter_side: Annotated[
         int,
         option(
-            "Shrink larger images to this many pixels on their shorter side; 0 keeps them all. "
+            "Shrink larger images to this many pixels on their shorter side; 0 shrinks none. "
             "Default: 256."
         ),
     ] = 256,
@@ -108,7 +108,7 @@ def pack_command(
         int, option("Quality of the shrunk JPEG images, from 1 to 95. Default: 90.")
     ] = 90,
     workers: Annotated[
-        int | None, option("Processes that encode images; by default a number that suits.")
+        int | None, option("Processes that encode images. Default: up to one per processor.")
     ] = None,
     classes_file: _ClassesFile = None,
 ) -> None:
@@ -130,10 +130,10 @@ def pack_command(
     check_usable(Path(sources.parse(source)[1]), table.counts())
     with output.show_progress(f"Packing {output.safe(source)}", "images") as on_progress:
         left_out = pack.pack(table, target, options, workers, on_progress)
-    _list_files("Can't be read, and left out", left_out)
+    _list_files("Can't be read, so left out", left_out)
     size = output.number(target.stat().st_size // 10**6)
     typer.echo(
-        f"{output.safe(target)} has {size} MB. Train with --data {output.safe(f'packed:{target}')}."
+        f"{output.safe(target)} is {size} MB. Train with --data {output.safe(f'packed:{target}')}."
     )
 
 
@@ -148,7 +148,7 @@ def get_command(source: _Source, data_dir: DataDir = None) -> None:
     elif kind == "hub":
         parts = hub.open_hub(rest, bars=sys.stderr.isatty())
         counts = [f"{output.number(len(rows))} rows in {part}" for part, rows in parts.items()]
-        typer.echo(f"{output.safe(source)} is here: {', '.join(counts)}.")
+        typer.echo(f"{output.safe(source)} is downloaded: {', '.join(counts)}.")
     elif kind in cifar.OFFICIAL:
         _get_cifar(kind, sources.data_dir(data_dir))
     else:

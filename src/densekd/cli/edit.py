@@ -25,7 +25,7 @@ def forget_command(
     classes: Annotated[list[str] | None, argument("Classes to forget.", "CLASS")] = None,
     photo: Annotated[
         list[Path] | None,
-        option("Forget this photo, a file that was taught; repeatable.", metavar="FILE"),
+        option("Forget this photo, given as the file that was taught; repeatable.", metavar="FILE"),
     ] = None,
     everywhere: Annotated[
         bool,
@@ -40,7 +40,8 @@ def forget_command(
 
     if everywhere and not yes:
         names = output.name_list([*(classes or []), *map(str, photo or [])])
-        question = [f"Erase {names or 'what is left to erase'} from all steps of {model}?"]
+        names = names or "the photos that an interrupted erasure left"
+        question = [f"Erase {names} from all steps of {model}?"]
         question += map(output.escape_controls, also_erased(model, classes or [], photo or []))
         typer.confirm(" ".join([*question, "This can't be undone."]), abort=True, err=True)
     change = erase if everywhere else forget

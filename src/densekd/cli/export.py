@@ -24,7 +24,7 @@ def export_command(
     model: ModelFolder,
     to: Annotated[
         Literal["onnx", "torch"],
-        typer.Option(help="ONNX, or PyTorch's format for torch.export.load."),
+        typer.Option(help="Format: ONNX, or torch for torch.export.load."),
     ],
     out: Annotated[
         Path | None, option("File to write. Default: beside the model.", metavar="FILE")
@@ -33,7 +33,9 @@ def export_command(
     refuse: Refuse = 0.05,
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Turn an ONNX file to 8 bits: smaller, and mostly faster."),
+        typer.Option(
+            "--int8", help="Quantise an ONNX file to 8 bits: smaller, and usually faster."
+        ),
     ] = False,
 ) -> None:
     """Export a model to one file, and check it on the model's own images."""
@@ -41,7 +43,7 @@ def export_command(
     from densekd.model.model import Model
 
     if int8 and to != "onnx":
-        raise ValueError("Only ONNX files can be turned to 8 bits; use --int8 with --to onnx.")
+        raise ValueError("Only ONNX files can be quantised to 8 bits; use --int8 with --to onnx.")
     opened = Model.open(model, step)
     opened.refused = refuse
     if out is None:
@@ -69,11 +71,11 @@ def export_command(
 
 def _in_words(compared: "Int8Comparison") -> str:
     """Compare the 8-bit file with the 32-bit one; continues a sentence that names the file."""
-    images = f"{output.count(compared.images, 'image')}{' to test on' if compared.held_out else ''}"
+    images = output.count(compared.images, "test image" if compared.held_out else "image")
     parts = [
-        f"predicts the same class as the file in 32 bits ({output.number(compared.bytes / 1000)} "
-        f"kB) for {output.percent(compared.agreement)} % of {images}, {compared.speed:.1f} times "
-        "as fast on this computer."
+        f"predicts the same class as the 32-bit file ({output.number(compared.bytes / 1000)} kB) "
+        f"for {output.percent(compared.agreement)} % of {images}, {compared.speed:.1f} times as "
+        "fast on this computer."
     ]
     if compared.accuracy is not None:
         parts.append(f"Accuracy in %: {_change(compared.accuracy)}.")

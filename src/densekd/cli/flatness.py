@@ -29,9 +29,7 @@ def flatness_command(
         ),
     ] = "0:0.02:0.001",
     draws: Annotated[int, typer.Option(help="Random draws for each standard deviation.")] = 5,
-    images: Annotated[
-        int | None, option("Training images to use of each class. Default: all.")
-    ] = None,
+    images: Annotated[int | None, option("Training images to use per class. Default: all.")] = None,
     seed: Annotated[
         int, typer.Option(help="Seed of the noise; use the same to compare runs.")
     ] = 1993,
@@ -92,7 +90,9 @@ def parse_sigmas(text: str) -> tuple[float, ...]:
 
 
 def _show_result(result: Mapping[str, Any], picture: Path) -> None:
-    table = output.table("sigma", numbers=("loss", "± over draws", "rise over no noise"))
+    table = output.table(
+        "sigma", numbers=("loss", "± over draws", "rise over the loss without noise")
+    )
     without = result["losses"][0][0]
     for sigma, row in zip(result["sigmas"], result["losses"], strict=True):
         numbers = ["-", "-", "-"]

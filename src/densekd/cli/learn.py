@@ -37,20 +37,23 @@ class LearnOptions:
     epochs: Annotated[int | None, option("Epochs. Default: chosen by the number of images.")] = None
     budget: Annotated[
         float | None,
-        option("Learn from as many photos, or for as many epochs, as fit.", metavar="MINUTES"),
+        option(
+            "Time limit: learn from as many photos, or for as many epochs, as fit into it.",
+            metavar="MINUTES",
+        ),
     ] = None
     image_size: Annotated[
         int | None,
         option(
-            "Train a network on images of this height and width. Default: that of the network.",
+            "Height and width of the images to train a network on. Default: the network's own.",
             panel=_NEW,
         ),
     ] = None
     network: Annotated[
         str | None,
         option(
-            "Backbone: lite0 (the default), lite1, lite2 or hf:NAME are pretrained and stay as "
-            "they are; others, such as resnet20, are trained on your images.",
+            "Backbone: lite0 (the default), lite1, lite2 and hf:NAME are pretrained and stay "
+            "frozen; others, such as resnet20, are trained on your images.",
             panel=_NEW,
         ),
     ] = None
@@ -64,11 +67,15 @@ class LearnOptions:
         typer.Option(
             "--finetune",
             help="Afterwards train the last layers of a pretrained backbone on the images that the "
-            "model keeps. Kept only if accuracy on held-out photos rises. Takes minutes.",
+            "model keeps. The result is kept only if accuracy on held-out photos rises. Takes "
+            "minutes.",
         ),
     ] = False
     finetune_all: Annotated[
-        bool, typer.Option("--finetune-all", help="The same for all layers of the backbone.")
+        bool,
+        typer.Option(
+            "--finetune-all", help="Like --finetune, but train all layers of the backbone."
+        ),
     ] = False
 
     def given(self) -> "TeachOptions":
@@ -116,7 +123,10 @@ def learn_command(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be learned, and how long.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only show what would be learned, and how long it would take."
+        ),
     ] = False,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -156,10 +166,11 @@ def _learn(
     if finetuning is not None and given.trains:
         raise ValueError(
             "--finetune is for a pretrained network, but --epochs, --method, --image-size, -o and "
-            "a --network that isn't pretrained train another one; leave out either."
+            "a --network that isn't pretrained are for one that is trained as a whole; leave out "
+            "either these or --finetune."
         )
     if finetuning is not None and dry_run:
-        raise ValueError("--dry-run shows what a folder would teach; leave out --finetune.")
+        raise ValueError("--dry-run can't show what fine-tuning would do; leave out --finetune.")
     if folder is not None and dry_run:
         from densekd.model.teach import preview
 
@@ -225,7 +236,7 @@ def show_finetuned(tuned: "Finetuned", model: Path, console: Console) -> None:
     before, after = (output.percent(each.all) for each in (update.before, update.after))
     console.print(
         f"Fine-tuning took {took} and did not help: {after} % of the held-out photos are predicted "
-        f"right, {before} % without it. {place} stays as it was.",
+        f"correctly, {before} % without it. {place} stays as it was.",
         soft_wrap=True,
     )
 

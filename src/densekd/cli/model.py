@@ -33,7 +33,8 @@ def history_command(model: ModelFolder, json: AsJson = False) -> None:
 def undo_command(
     model: ModelFolder,
     to: Annotated[
-        int | None, option("Step to go to, also one that was undone. Default: the one before.")
+        int | None,
+        option("Step to go to, which may be one that was undone. Default: the step before."),
     ] = None,
 ) -> None:
     """Take a model back to an earlier step; nothing is deleted."""
@@ -61,10 +62,11 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
     after, calibration = facts.entry.update.after, facts.calibration_error
     calibrated = "not tested"
     if calibration is not None:
-        calibrated = f"wrong by {output.percent(calibration)} points on average"
-    refused = "never said"
+        calibrated = f"off by {output.percent(calibration)} points on average"
+    refused = "no image is ever called unknown"
     if facts.refused is not None:
-        refused = f"said of {output.percent(facts.refused)} % of the images of known classes"
+        share = output.percent(facts.refused)
+        refused = f"{share} % of the images of known classes are called unknown"
     rows = {
         "model": f"{output.safe(model)}, step {facts.entry.step} of "
         f"{output.safe(facts.entry.when)}",

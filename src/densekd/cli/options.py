@@ -23,12 +23,15 @@ def argument(help: str, metavar: str | None = None) -> Any:
 
 
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and everything else on stderr.")
+    bool,
+    typer.Option(
+        "--json", help="Print the result as JSON on stdout, and everything else on stderr."
+    ),
 ]
 TrustCode = Annotated[
     bool,
     typer.Option(
-        "--trust-code", help="Run the files of code that the run was made with, if there are any."
+        "--trust-code", help="Run the code files that the run was made with, if there are any."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Don't show progress.")]
@@ -44,9 +47,12 @@ SourceOption = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    option("Folder with CIFAR. Default: DENSEKD_DATA, else your cache folder.", panel=DATA),
+    option("Folder with CIFAR. Default: DENSEKD_DATA if set, else your cache folder.", panel=DATA),
 ]
-Seed = Annotated[int | None, option("Seed of all random choices. Default: 1993.", panel=TRAINING)]
+Seed = Annotated[
+    int | None,
+    option("Seed of all random choices but the class order. Default: 1993.", panel=TRAINING),
+]
 Epochs = Annotated[
     str | None,
     option(
@@ -59,7 +65,7 @@ Epochs = Annotated[
 Override = Annotated[
     list[str] | None,
     option(
-        "Change any setting, such as memory.per_class=10. Wins over options and files; repeatable.",
+        "Change any setting, such as memory.per_class=10. Overrides options and files; repeatable.",
         "--override",
         "-o",
         panel=SETTINGS,
@@ -71,8 +77,8 @@ ModelStep = Annotated[int | None, option("Use the model as it was after this ste
 Refuse = Annotated[
     float,
     typer.Option(
-        help="Call an image unknown if it looks less familiar than all but this share of the "
-        "images of known classes; 0 calls none unknown.",
+        help="Largest share of the images of known classes that may be called unknown. A larger "
+        "share finds more of the unknown images; 0 calls none unknown.",
         min=0,
         max=0.99,
     ),

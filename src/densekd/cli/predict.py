@@ -87,7 +87,7 @@ def _files(images: str) -> list[Path]:
         lines = sys.stdin.buffer.read().splitlines()
         files = [Path(os.fsdecode(line)) for line in lines if line.strip()]
         if not files:
-            raise ValueError("There is no path on stdin; give one per line.")
+            raise ValueError("There is no path on stdin; give one or more, each on a line.")
         return files
     path = Path(images)
     if not path.is_dir():

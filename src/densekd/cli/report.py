@@ -22,7 +22,8 @@ def report_command(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of the report; files of an earlier report are replaced.")
+        Path,
+        typer.Option(help="Folder for the report; files of an earlier report in it are replaced."),
     ] = Path("report"),
 ) -> None:
     """Make a page about runs, with tables and figures for a paper."""

@@ -36,7 +36,7 @@ class SettingOptions:
     validation: Annotated[
         float | None,
         option(
-            "Share of the training images to hold out and to measure on too, such as 0.1.",
+            "Share of the training images to hold out for validation, such as 0.1.",
             panel=options.DATA,
             metavar="SHARE",
         ),
@@ -94,7 +94,7 @@ class SettingOptions:
     loggers: Annotated[
         list[str] | None,
         _training(
-            "Where numbers go besides the run folder: tensorboard, wandb, mlflow, or your own, "
+            "Where to log metrics besides the run folder: tensorboard, wandb, mlflow, or your own, "
             "such as mine.py:Log; repeatable. Default: tensorboard, if installed.",
             "--logger",
             metavar="NAME",
@@ -108,13 +108,13 @@ class SettingOptions:
     ] = None
     keep_steps: Annotated[
         bool | None,
-        _training("Keep the learner and the test predictions of every step.", "--keep-steps"),
+        _training("Keep the learner and the test predictions after every step.", "--keep-steps"),
     ] = None
     start: Annotated[
         str | None,
         option(
-            "Go on from a step of another run, with its settings but for the options given; step 1 "
-            "is the first task.",
+            "Go on from a step of another run, with its settings except for the options given "
+            "here. Step 1 is the first task.",
             "--from",
             panel=options.SETTINGS,
             metavar="RUN@STEP",
@@ -144,7 +144,7 @@ class RunOptions(SettingOptions):
     config: Annotated[
         Path | None,
         option(
-            "TOML file of settings, as `densekd config show` prints it. Options win over it.",
+            "TOML file of settings, as `densekd config show` prints it. Options override it.",
             panel=options.SETTINGS,
             metavar="FILE",
         ),

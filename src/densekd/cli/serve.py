@@ -13,12 +13,16 @@ from densekd.display.interrupts import Interrupts
     "densekd serve my-model",
     "curl -F image=@photo.jpg http://127.0.0.1:8000/predict",
     "densekd serve my-model --host 0.0.0.0 --port 8080",
-    note="An update is served as soon as it has finished; there is no need to restart.",
+    note="A finished update is served at once, without a restart.",
 )
 def serve_command(
     model: ModelFolder,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Others than this computer's need a token.")
+        str,
+        typer.Option(
+            help="Address to listen on. Unless only this computer can reach it, clients need a "
+            "token."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0 for any.", min=0, max=65535)
@@ -26,7 +30,8 @@ def serve_command(
     token: Annotated[
         str | None,
         option(
-            "Token that clients must send. Default: a new one is printed where it is needed.",
+            "Token that clients must send. Default: if one is needed, a new one is made and "
+            "printed.",
             envvar="DENSEKD_TOKEN",
         ),
     ] = None,
@@ -49,4 +54,4 @@ def serve_command(
                 if needed != token:
                     typer.echo(f"Clients must send the header `Authorization: Bearer {needed}`.")
                 ended.wait()
-                typer.echo("Finishing the requests.", err=True)
+                typer.echo("Finishing open requests.", err=True)

@@ -39,12 +39,12 @@ class SweepOptions(SettingOptions):
     """The options of a sweep; None if not given."""
 
     scale: Annotated[
-        float | None, option("Train for a share of all epochs, such as 0.1, to try things out.")
+        float | None, option("Train for a share of the epochs, such as 0.1, to try things out.")
     ] = None
     grid: Annotated[
         list[str] | None,
         option(
-            "Values of a setting, one run for each. Replaces or extends the file's grid; "
+            "Values of a setting, with a run for each. Replaces or extends the file's grid; "
             "repeatable.",
             metavar="KEY=V1,V2",
         ),
@@ -52,14 +52,16 @@ class SweepOptions(SettingOptions):
     pick: Annotated[
         list[str] | None,
         option(
-            "A setting of the grid to tune: pick its best value by validation images, and show "
-            "test accuracies of the pick only; repeatable.",
+            "A setting of the grid to tune: pick its best value by validation accuracy, and show "
+            "the test accuracy of that pick only; repeatable.",
             metavar="KEY",
         ),
     ] = None
     pick_tasks: Annotated[
         int | None,
-        option("Pick by the first tasks only, so many; the pick then learns all.", min=1),
+        option(
+            "Train candidates on this many first tasks only; the pick then learns all tasks.", min=1
+        ),
     ] = None
     workers: Annotated[
         int | None,
@@ -118,7 +120,7 @@ def sweep_command(
     ],
     out: options.RunsFolder = Path("runs"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the runs, and those that are impossible.")
+        bool, typer.Option("--dry-run", help="Only list the runs, with those that are impossible.")
     ] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -137,7 +139,7 @@ def sweep_command(
     if dry_run:
         sweep_progress.show_sweep_plan(planned, output.console())
         if wrong := sum(each.refused for each in planned.impossible):
-            raise ValueError(f"{wrong} of these runs have wrong settings; the list says which.")
+            raise ValueError(f"{wrong} of these runs have invalid settings; the list says which.")
         return
     pool = partial(start_pool, settings.workers, settings.engine, settings.address)
     with resumable():

@@ -115,9 +115,9 @@ def _verified(
             on_progress(min(start + _BATCH, len(pixels)), len(pixels))
     if not worst <= _TOLERANCE or otherwise > max(1, _OTHERWISE * len(pixels)):
         raise ExportMismatch(
-            f"The export to {to} differs from the model by {worst:.1e} on its own images, more "
-            f"than {_TOLERANCE:.0e}, or in what is unknown ({otherwise} images), so nothing was "
-            "written; try another version of torch."
+            f"The export to {to} differs from the model by {worst:.1e} in a probability, where "
+            f"{_TOLERANCE:.0e} is allowed, or in which images are unknown ({otherwise} of "
+            f"{len(pixels)} change), so nothing was written; try another version of torch."
         )
     return content, len(pixels), float(worst)
 
@@ -130,11 +130,12 @@ def _metadata(model: Model) -> dict[str, Any]:
         "image_size": size,
         "resize_shorter_side": shorter_side(size),
         "resample": model.resample.name,
-        "preprocessing": "RGB, upright, transparent parts white; the shorter side to "
-        f"resize_shorter_side, {model.resample.name.lower()}; the centre of image_size x "
-        "image_size; pixels as uint8 [n, 3, H, W]. Normalisation is inside.",
-        "outputs": "probabilities [n, labels], calibrated; the scores they are made of; known [n]: "
-        "false for what looks like nothing that was taught",
+        "preprocessing": "Turn the image upright, make transparent parts white, and convert it to "
+        f"RGB; resize the shorter side to resize_shorter_side, {model.resample.name.lower()}; crop "
+        "the centre of image_size x image_size; pass pixels as uint8 [n, 3, H, W]. The model "
+        "normalises them.",
+        "outputs": "probabilities [n, labels], calibrated; scores [n, labels], which they are "
+        "computed from; known [n], false for images unlike any that were taught",
         "refused": model.refused,
         "network": model.network,
         "method": model.method,

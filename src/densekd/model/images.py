@@ -123,7 +123,8 @@ def read_update_images(
     untested = [name for name in new if not (test.labels == ranks[name]).any()]
     if untested:
         logger.warning(
-            "Too few images to test: %s. All of them are used for training.", quote_names(untested)
+            "Too few images to test on of: %s. All of them are used for training.",
+            quote_names(untested),
         )
     replayed = tuple(name for name in known if name in set(names))
     return UpdateImages(new, replayed, train, replay, test)

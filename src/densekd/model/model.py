@@ -241,8 +241,8 @@ def undo(folder: Path, to: int | None = None) -> HistoryEntry:
         if to is None:
             raise ValueError(
                 f"Step {pointer.step} of {folder} is a first step, so there is nothing to go back "
-                f"to; `densekd history {folder}` lists the steps that --to goes to, and `densekd "
-                "learn NEW_MODEL FOLDER` starts over."
+                f"to; `densekd history {folder}` lists the steps to choose from with --to, and "
+                "`densekd learn NEW_MODEL FOLDER` starts over."
             )
         Model.open(folder, to)  # raises if the step is damaged or doesn't exist
         pointer = Pointer(to, pointer.steps)

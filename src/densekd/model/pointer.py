@@ -49,7 +49,7 @@ def read_pointer(folder: Path) -> Pointer | None:
             return None
     raise ValueError(
         f"{file} isn't what was saved; `densekd check {folder}` says which steps are intact, and "
-        "`--repair` takes the newest of them for the current one."
+        "`--repair` makes the newest of them the current one."
     )
 
 
@@ -72,8 +72,8 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
     for step in reversed(numbers):
         if why_damaged(folder, step) is None:
             warn_once(
-                f"{file} {problem}, so the newest intact step, {step}, is taken for the current "
-                f"one; `densekd undo {folder} --to N` goes to another."
+                f"{file} {problem}, so the newest intact step, {step}, is used as the current one; "
+                f"`densekd undo {folder} --to N` goes to another."
             )
             return Pointer(step, numbers[-1] + 1)
     if not numbers and not file.exists():
@@ -103,7 +103,7 @@ def step_path(folder: Path, step: int) -> Path:
         # Not Path.resolve, which fails for a link to itself.
         real = Path(os.path.realpath(path))
         if path.is_symlink() and not real.is_relative_to(os.path.realpath(folder)):
-            raise DamagedFile(f"{path} is a link out of the model; put a copy in its place.")
+            raise DamagedFile(f"{path} is a link out of the model; replace it with a copy.")
     return place
 
 

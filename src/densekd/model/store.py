@@ -222,7 +222,7 @@ class Store:
             os.replace(place, replaced)
         else:
             aside = set_aside(self.folder, place)
-            logger.warning("%s didn't count as a step of the model; it is now in %s.", place, aside)
+            logger.warning("%s was not a step of the model; it is now in %s.", place, aside)
 
     def _finish_commit(self, pointer: Pointer) -> None:
         """Remove what was left by an edit, or by an update that was killed after its commit."""

@@ -42,7 +42,9 @@ def preview(
     observer, began = observer or TeachObserver(), time.monotonic()
     request = _read(folder, source, options, observer)
     if isinstance(request, Update):
-        raise ValueError(f"{source} was learned in step {request.step} already; nothing is left.")
+        raise ValueError(
+            f"{source} was already learned in step {request.step}; there is nothing left to learn."
+        )
     return request.timed_plan(observer, began)
 
 

@@ -33,7 +33,7 @@ class AccessFilter:
                 await JSONResponse({"error": foreign}, 403)(scope, receive, send)
                 return
             if scope["path"] != _WITHOUT_TOKEN and not self._has_token(headers):
-                error = "Send the header `Authorization: Bearer TOKEN` with the server's token."
+                error = "Send the server's token in the header `Authorization: Bearer TOKEN`."
                 answer = JSONResponse({"error": error}, 401, {"WWW-Authenticate": "Bearer"})
                 await answer(scope, receive, send)
                 return

@@ -25,14 +25,14 @@ class ClassProbability(pydantic.BaseModel):
 class ImagePrediction(pydantic.BaseModel):
     """What an image shows."""
 
-    file: str | None = pydantic.Field(description="The name that was sent with the image.")
+    file: str | None = pydantic.Field(description="The file name sent with the image, if any.")
     step: int = pydantic.Field(description="The step of the model that made the prediction.")
     known: bool = pydantic.Field(
         description="False if the image looks like nothing that the model was taught."
     )
-    name: str | None = pydantic.Field(description="The likeliest class; null if it isn't known.")
+    name: str | None = pydantic.Field(description="The likeliest class; null if `known` is false.")
     guesses: list[ClassProbability] = pydantic.Field(
-        description="The likeliest classes, the likeliest first."
+        description="The likeliest classes, in order of probability."
     )
 
 
@@ -62,12 +62,17 @@ class ErrorAnswer(pydantic.BaseModel):
     error: str
 
 
-_Top = Annotated[int, fastapi.Query(ge=1, le=1000, description="Number of classes for each image.")]
+_Top = Annotated[
+    int,
+    fastapi.Query(
+        ge=1, le=1000, description="How many of the likeliest classes to return for each image."
+    ),
+]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _FILES = {
     "type": "object",
     "properties": {"image": {"type": "array", "items": _BINARY["schema"]}},
-    "description": "Images as files of a form, under any names.",
+    "description": "Images as files of a form, under any field names.",
 }
 _BODY: dict[str, Any] = {
     "requestBody": {

@@ -73,7 +73,7 @@ class ImageReceiver:
     def _check(self, size: int) -> None:
         if size > self.limits.body:
             raise RefusedRequest(
-                413, f"A request may have {self.limits.body // MIB} MiB; send fewer images."
+                413, f"A request may have at most {self.limits.body // MIB} MiB; send fewer images."
             )
         if self.held > self.limits.held:
             raise RefusedRequest(503, "The server is busy; try again in a second.")
@@ -100,12 +100,17 @@ class ImageReceiver:
 
         def add(file: File) -> None:
             if len(files) == self.limits.images:
-                many = f"A request may have {self.limits.images} images; send several requests."
+                many = (
+                    f"A request may have at most {self.limits.images} images; send several "
+                    "requests."
+                )
                 raise RefusedRequest(400, many)
             files.append(file)
 
         def refuse(_: Field) -> None:
-            raise RefusedRequest(400, "A form may have files only, as `curl -F image=@FILE` sends.")
+            raise RefusedRequest(
+                400, "A form may have files only, as `curl -F image=@FILE` sends them."
+            )
 
         _, options = parse_options_header(request.headers["content-type"])
         try:
@@ -120,9 +125,11 @@ class ImageReceiver:
             async for part in parts:
                 parser.write(part)
         except ValueError as error:
-            raise RefusedRequest(400, "The form is malformed.") from error
+            raise RefusedRequest(
+                400, "The form is malformed; send files as `curl -F image=@FILE` does."
+            ) from error
         if not ends:
-            raise RefusedRequest(400, "The form is incomplete.")
+            raise RefusedRequest(400, "The form is incomplete; send it again.")
         return [_image(file) for file in files]
 
 

@@ -23,7 +23,9 @@ def listen_for_clients(host: str, port: int) -> socket.socket:
     try:
         listener = open_listener(host, [port])
     except (OSError, UnicodeError) as error:  # the latter if it can't be a name at all
-        raise ValueError(f"There is no address {host!r} ({error}); see --host.") from error
+        raise ValueError(
+            f"There is no address {host!r} ({error}); give another with --host."
+        ) from error
     if listener is None:
         raise ValueError(
             f"Can't listen on {host}, port {port}: it is in use, not allowed, or not an address of "
@@ -36,8 +38,8 @@ def needed_token(listener: socket.socket, given: str | None) -> str | None:
     """The token that clients must send: the given one, or a new one if others can connect."""
     if given is not None and not _TOKEN.fullmatch(given):
         raise ValueError(
-            "A token has at least 16 letters, digits or signs and no space; leave it out to get a "
-            "new one."
+            "A token must have at least 16 ASCII letters, digits or signs, and no spaces; leave it "
+            "out to get a new one."
         )
     if given is None and not _only_this_computer(listener):
         return secrets.token_urlsafe(24)

@@ -57,4 +57,7 @@ def problem_of(error: Exception) -> str:
         return str(error)
     logger.error("An unexpected error:", exc_info=error)
     kind = type(error).__name__
-    return f"This should not happen ({kind}: {first_line(error)}); the terminal says more."
+    return (
+        f"This should not happen ({kind}: {first_line(error)}); the terminal shows where it "
+        "happened."
+    )

@@ -32,12 +32,12 @@ def _card(prediction: PhotoPrediction) -> str:
 def _answer(prediction: PhotoPrediction) -> str:
     answer = prediction.answer
     if answer is None:
-        return alert(prediction.problem) or "<p class='kd-dim'>Looking</p>"
+        return alert(prediction.problem) or "<p class='kd-dim'>Predicting</p>"
     bars = "".join(_bar(each.name, each.probability, "after") for each in answer)
     if not answer.known:
         bars = (
-            "<p><b>None of these.</b> It looks like nothing that the model was taught.</p>"
-            f"<details><summary>Closest classes</summary>{bars}</details>"
+            "<p><b>None of these.</b> It doesn't look like anything that the model was "
+            f"taught.</p><details><summary>Closest classes</summary>{bars}</details>"
         )
     button = f"<button data-teach='{prediction.photo.id}'>Teach this photo</button>"
     return f"<div><div class='kd-bars'>{bars}</div>{button}</div>"
@@ -77,7 +77,7 @@ def basket(photos: Sequence[Upload]) -> str:
 
 def _class_section(name: str, photos: Sequence[Upload]) -> str:
     title, label = "No class yet", ""
-    more = "<p class='kd-dim'>Enter above what these photos show.</p>"
+    more = "<p class='kd-dim'>Enter a class name for these photos above.</p>"
     if name:
         title = label = html.escape(name)
         more = "<button data-act='add-more'>Add more</button>"
@@ -164,8 +164,8 @@ def confusions(found: Sequence[Confusion], tested: int) -> str:
         return "<p>No test photos yet. Teach at least 5 photos of a class to see mistakes.</p>"
     wrong = sum(len(each.images) for each in found)
     text = (
-        f"The model was tested on {_photos(tested)} that it did not learn from, "
-        f"and named {wrong or 'none'} of them wrong."
+        f"The model was tested on {_photos(tested)} that it did not learn from, and misclassified "
+        f"{wrong or 'none'} of them."
     )
     sections = "".join(map(_confusion, found[:_MAX_CONFUSIONS]))
     return (
@@ -188,12 +188,11 @@ def suspects(found: Sequence[Suspect]) -> str:
         return ""
     tiles = "".join(map(_suspect, found))
     return (
-        "<h2>Photos that may be in the wrong class</h2>"
-        "<p>These photos were taught as one class but look like another. Wrong ones make the "
-        f"model worse: click them to correct that.</p><ul class='kd-tiles kd-suspects'>{tiles}</ul>"
-        "<div class='kd-selection' hidden><span></span>"
-        "<button data-act='move'>Move to the class they look like</button>"
-        "<button data-act='remove-selected'>Remove from the model</button></div>"
+        "<h2>Photos that may be in the wrong class</h2><p>These photos were taught as one class "
+        "but look like another. Those in the wrong class make the model worse: click them to move "
+        f"or remove them.</p><ul class='kd-tiles kd-suspects'>{tiles}</ul><div "
+        "class='kd-selection' hidden><span></span><button data-act='move'>Move to the class they "
+        "look like</button><button data-act='remove-selected'>Remove from the model</button></div>"
     )
 
 

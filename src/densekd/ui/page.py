@@ -295,7 +295,9 @@ class Page:
             return {**buttons, self.progress: progress, self.result: ""}
         ended = markup.warning_list(job.warnings) + markup.alert(job.failure or "")
         if job.stopped:
-            ended += "<p>Stopped. The model is unchanged; teach the same again to continue.</p>"
+            ended += (
+                "<p>Stopped. The model is unchanged; teach the same photos again to continue.</p>"
+            )
         result = "" if job.update is None else markup.update_result(job.update)
         return {**buttons, self.progress: ended, self.result: result}
 

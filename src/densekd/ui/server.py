@@ -29,7 +29,7 @@ def listen(port: int | None) -> socket.socket:
     listener = open_listener(LOOPBACK, range(7860, 7960) if port is None else [port])
     if listener is not None:
         return listener
-    taken = "The ports from 7860 to 7959 are" if port is None else f"Port {port} is"
+    taken = "Ports 7860 to 7959 are" if port is None else f"Port {port} is"
     raise ValueError(f"{taken} in use or not allowed; choose another with --port, 0 for any.")
 
 

@@ -90,8 +90,8 @@ class Session:
         delete_uploads(uploads)
         if len(uploads) > _MAX_PREDICTED:
             raise ValueError(
-                f"{len(uploads):,} photos are too many for the page; use "
-                f"`densekd predict {self.folder} FOLDER` for whole folders."
+                f"The page predicts at most {_MAX_PREDICTED:,} photos at once, not "
+                f"{len(uploads):,}; use `densekd predict {self.folder} FOLDER` for more."
             )
         raise ValueError("The model has no classes yet; teach it first.")
 
@@ -125,7 +125,7 @@ class Session:
     def teach(self, options: TeachOptions) -> None:
         """Start an update with the basket's photos, and empty the basket."""
         if self.job is not None and self.job.running:
-            raise ValueError("The model is being taught already; wait, or stop that first.")
+            raise ValueError("The model is already being taught; wait, or stop that update first.")
         uploads = self.basket.photos()
         self._check(uploads, options)
         place = Path(tempfile.mkdtemp(prefix="update-", dir=self._uploads.parent))

@@ -99,8 +99,8 @@ def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
     parts = sorted({upload.label for upload in uploads} & _TESTED.keys())
     if not divided and TRAIN in parts and len(parts) > 1:
         raise ValueError(
-            f"Classes can't be called {' and '.join(parts)} at once, as if these were parts of a "
-            "data set; move the photos of one to a class with another name."
+            f"Classes can't be called {' and '.join(parts)} at once, since these names stand for "
+            "the splits of a data set; move the photos of one to a class with another name."
         )
     for upload in uploads:
         part = ("val" if _is_tested(upload) else TRAIN,) if divided else ()
@@ -151,7 +151,10 @@ def _check_name(name: str) -> str:
     """A name without spaces around it; raises unless it can be the name of one folder."""
     name = name.strip()
     if not name or name in (".", "..") or len(name.encode(errors="replace")) > _LONGEST_NAME:
-        raise ValueError(f"A name must have between 1 and {_LONGEST_NAME} letters.")
+        raise ValueError(
+            f"{name[:20]!r} can't be a name; use between 1 and {_LONGEST_NAME} bytes, and neither "
+            ". nor .. alone."
+        )
     if not is_folder_name(name):
         raise ValueError(
             f"{name!r} can't be a class name or a file name; use letters, digits and spaces."

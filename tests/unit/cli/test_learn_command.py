@@ -70,7 +70,7 @@ def test_fine_tuning_says_whether_it_helped() -> None:
     assert "Forgot most, in %: dog 50.0 → 40.0." in lines
     assert lines[-1] == (
         "Fine-tuning took 1 min 3 s and did not help: 65.0 % of the held-out photos are predicted "
-        "right, 50.0 % without it. pets stays as it was."
+        "correctly, 50.0 % without it. pets stays as it was."
     )
 
 

@@ -66,7 +66,7 @@ def test_a_lost_pointer_is_rebuilt_from_the_states(
     assert [entry.current for entry in history(model)] == [False, True]
     (told,) = caplog.messages
     assert f"{model / 'current.json'} is" in told
-    assert "the newest intact step, 1, is taken" in told
+    assert "the newest intact step, 1, is used" in told
     assert read_pointer(model) is None  # reading writes nothing
 
 

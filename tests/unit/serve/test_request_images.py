@@ -88,7 +88,7 @@ def test_limits() -> None:
     assert refusal(b"x", {"Content-Length": "9" * 5000})[0] == 413
     status, reason = refusal(form(*[("a", b"x")] * 4))
     assert status == 400
-    assert "may have 3 images" in reason
+    assert "at most 3 images" in reason
     assert len(receive(form(*[("a", b"x")] * 3))) == 3
     assert refusal([b"x", 1.0, b"y"], {})[0] == 408
     busy = ImageReceiver(LIMITS)

@@ -110,10 +110,13 @@ def test_an_update_says_what_it_did() -> None:
 
 def test_mistakes_are_counted() -> None:
     assert "No test photos yet" in markup.confusions([], 0)
-    assert "1 photo that it did not learn from, and named none of them" in markup.confusions([], 1)
+    assert (
+        "1 photo that it did not learn from, and misclassified none of them"
+        in markup.confusions([], 1)
+    )
     found = [Confusion("cat", "dog", 9, (b"1", b"2")), Confusion("dog", "cat", 3, (b"3",))]
     shown = markup.confusions(found, 12)
-    assert "12 photos that it did not learn from, and named 3 of them" in shown
+    assert "12 photos that it did not learn from, and misclassified 3 of them" in shown
     assert "2 of 9 photos" in shown
     assert shown.count("<img") == 3
 

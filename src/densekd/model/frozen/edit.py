@@ -115,8 +115,8 @@ def editable_store(folder: Path) -> Store:
     store = Store(folder)
     if store.facts(store.existing().step).get("kind") != FROZEN:
         raise ValueError(
-            f"{folder} was trained by a method, so its classes can't be changed; "
-            "`densekd learn NEW_MODEL FOLDER` makes a new model of the photos you choose."
+            f"{folder} was trained by a method, so its classes can't be changed; `densekd learn "
+            "NEW_MODEL FOLDER` makes a new model from the photos you choose."
         )
     return store
 
@@ -171,7 +171,7 @@ def _check_name(name: str) -> None:
     if not is_folder_name(name) or name != name.strip() or name.startswith("."):
         raise ValueError(
             f"A class can't be called {name!r}; choose a name without slashes, backslashes, "
-            "control characters, a dot in front and spaces around it."
+            "control characters, a leading dot, or spaces around it."
         )
     if len(name.encode()) > _LONGEST_NAME:
         raise ValueError(
@@ -184,8 +184,8 @@ def _check_left(model: FrozenModel, classes: Sequence[str], labels: Tensor) -> N
     """Raise unless there are classes and each has photos; labels are ranks in the model."""
     if not classes:
         raise ValueError(
-            f"{model.folder} would have no class left; name fewer, or start over with `densekd "
-            "learn NEW_MODEL FOLDER`."
+            f"{model.folder} would have no class left; name fewer classes or photos, or start "
+            "over with `densekd learn NEW_MODEL FOLDER`."
         )
     left = {model.classes[rank] for rank in labels.unique().tolist() if rank >= 0}
     empty = [name for name in classes if name not in left]
@@ -224,7 +224,7 @@ def _file_photos(model: FrozenModel, files: Sequence[Path]) -> Tensor:
         own = (model.labels >= 0) & match_hashes(model.photos, {file_hash(file)})
         if not own.any():
             raise ValueError(
-                f"{model.folder} doesn't have the photo {str(file)!r}; give the very file that it "
+                f"{model.folder} doesn't have the photo {str(file)!r}; give the exact file that it "
                 "was taught, since photos are found by their content."
             )
         found |= own

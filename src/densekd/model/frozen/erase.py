@@ -113,8 +113,8 @@ def _is_left(file: Path, finished: Erasure) -> bool:
         return file_hash(file) not in finished.hashes
     except FileNotFoundError:
         logger.warning(
-            "There is no file %s, so it can't be told whether this photo was erased; the "
-            "interrupted erasure is finished.",
+            "There is no file %s, so whether this photo was erased is unknown; finishing the "
+            "interrupted erasure.",
             file,
         )
         return False
@@ -128,8 +128,8 @@ def read_erasure(file: Path) -> Erasure:
         return Erasure(int(content["step"]), hashes, frozenset(map(str, content["names"])))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFile(
-            f"{file} doesn't say what is being erased; `densekd check {file.parent} --repair` sets "
-            "it aside, and then erase the same classes and photos again."
+            f"{file} doesn't say what is being erased; set it aside with `densekd check "
+            f"{file.parent} --repair`, and then erase the same classes and photos again."
         ) from error
 
 
@@ -143,8 +143,9 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     pointer, taught = store.existing(), _taught(store)
     if pointer.step not in taught:
         raise ValueError(
-            f"Photos of step {pointer.step} of {store.folder} are lost, so it can't be fitted "
-            "without others; go back to an earlier step with `densekd undo`, and erase then."
+            f"Photos of step {pointer.step} of {store.folder} are lost, so its head can't be "
+            "fitted again without the erased ones; go back to an earlier step with `densekd undo`, "
+            "and then erase."
         )
     every = set[tuple[str, bytes]]().union(*taught.values())
     known = {name: {h for each, h in every if each == name} for name in classes}
@@ -157,8 +158,7 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
         if store.pending.exists():  # unfinished updates don't record whose features they have
             shutil.rmtree(store.pending)
             raise ValueError(
-                f"{nowhere}, so unfinished updates, which may have it, were removed, and nothing "
-                "else."
+                f"{nowhere}, so only unfinished updates, which may have it, were removed."
             )
         raise ValueError(f"{nowhere}; check the names.")
     left = {step: {n for n, h in own if h not in hashes} for step, own in taught.items()}
@@ -221,7 +221,8 @@ def _warn_if_finetuned(store: Store, step: int) -> None:
     if facts["backbone"] == step and facts["parent"] is not None:
         logger.warning(
             "The network of step %d was fine-tuned on photos that are erased now, and what it "
-            "learned from them can't be erased; teach a new model to be rid of that.",
+            "learned from them can't be erased; to remove that too, teach a new model without "
+            "them.",
             step,
         )
 

@@ -67,7 +67,8 @@ class FinetuneOptions:
         check_budget(self.budget)
         if self.epochs < 1 or not 0 <= self.lambda_base < math.inf:
             raise ValueError(
-                f"Can't fine-tune for {self.epochs} epochs with lambda_base={self.lambda_base}."
+                "Fine-tuning needs epochs of at least 1 and a lambda_base of at least 0, not "
+                f"epochs={self.epochs} and lambda_base={self.lambda_base}."
             )
 
 
@@ -271,8 +272,8 @@ def _open(folder: Path) -> FrozenModel:
         )
     if not model.tested.any():
         raise ValueError(
-            f"{folder} has no photos to test on, which would tell whether fine-tuning helps; teach "
-            "it at least 5 photos of a class."
+            f"{folder} has no photos to test on, so whether fine-tuning helps can't be measured; "
+            "teach it at least 5 photos of a class."
         )
     return model
 

@@ -96,8 +96,8 @@ def open_kept(jpeg: bytes) -> Image.Image:
     width, height = width_and_height(jpeg)
     if width * height > _MOST_PIXELS:
         raise DamagedFile(
-            f"An image that the model keeps has {width} x {height} pixels, more than any that is "
-            "kept; teach a new model from the photos."
+            f"An image that the model keeps has {width} x {height} pixels, more than a kept image "
+            "can have; teach a new model from the photos."
         )
     return open_rgb(jpeg)
 

@@ -80,7 +80,9 @@ class FrozenRequest(UpdateRequest):
         warn_left_out(found.left_out)
         new = without_copies(files, set() if model is None else model.taught)
         if not new:
-            raise ValueError(f"{source} has no photo that the model wasn't taught before.")
+            raise ValueError(
+                f"{source} has no photo that the model wasn't taught already; add new ones."
+            )
         return cls(store, pointer, options, asked, model, source, new)
 
     @cached_property
@@ -284,11 +286,11 @@ def _features_state(rows: list[Tensor], unreadable: dict[int, str]) -> State:
 def _check_options(model: FrozenModel, options: TeachOptions) -> None:
     if options.network not in (None, model.network):
         raise ValueError(
-            f"The model's network is {model.network} and can't become {options.network}; leave it "
-            "out, or teach a new model."
+            f"The model's network is {model.network} and can't become {options.network}; leave the "
+            "network out, or teach a new model."
         )
     if options.trains:
         raise ValueError(
-            f"The features of {model.folder} are frozen, so it has no method, epochs, image size "
-            "or training settings to choose; leave them out, or teach a new model."
+            f"The backbone of {model.folder} is frozen, so it has no method, epochs, image size or "
+            "training settings to choose; leave them out, or teach a new model."
         )

@@ -125,19 +125,21 @@ def on_this_computer(config: Config) -> Config:
 def _check_limits(file: Path, config: Config, learned: Mapping[str, Any]) -> None:
     """Raise `DamagedFile` if the settings name code, or sizes that would take too much memory."""
     for name in own_references(config).values():
-        raise DamagedFile(f"{file} names code, {name}, but a model opens without any.")
+        raise DamagedFile(f"{file} names code, {name}, but a model must open without running any.")
     size, classes = config.data.image_size, learned["classes"]
     if size is None or not 1 <= size <= LARGEST_IMAGE:
         raise DamagedFile(f"{file} has the image size {size}, not one from 1 to {LARGEST_IMAGE}.")
     sizes = learned["sizes"]
     if len(classes) > MOST_CLASSES:
         raise DamagedFile(
-            f"{file.parent} has more classes than the {MOST_CLASSES:,} that are read."
+            f"{file.parent} has more than {MOST_CLASSES:,} classes, which is too many to read."
         )
     if not all(isinstance(name, str) for name in classes):
         raise DamagedFile(f"{file.parent} has classes without names.")
     if not all(type(each) is int and each > 0 for each in sizes) or sum(sizes) != len(classes):
-        raise DamagedFile(f"{file.parent} has {len(classes)} classes in tasks of {sizes}.")
+        raise DamagedFile(
+            f"{file.parent} has {len(classes)} classes, but tasks of {sizes} classes."
+        )
 
 
 def _check_network(file: Path, network: str, tensors: Mapping[str, Tensor]) -> None:
@@ -149,7 +151,9 @@ def _check_network(file: Path, network: str, tensors: Mapping[str, Tensor]) -> N
     assert isinstance(draft, nn.Module)
     needed = sum(parameter.numel() for parameter in draft.parameters())
     if needed > sum(tensor.numel() for tensor in tensors.values()):
-        raise DamagedFile(f"{file} has another network, {network}, than the saved one.")
+        raise DamagedFile(
+            f"{file} names another network, {network}, than the one whose weights were saved."
+        )
 
 
 def _all_known(scores: Tensor) -> ModelOutputs:

@@ -85,8 +85,8 @@ def update_settings(before: Config | None, options: TeachOptions, size: int) -> 
         )
     for name in own_references(config).values():
         raise ValueError(
-            f"{name} is code of your own, but a model opens without any; leave it out, or use it "
-            "in `densekd run`."
+            f"{name} is code of your own, but a model must open without running any; leave it out, "
+            "or use it in `densekd run`."
         )
     if config.engine.ranks != 1:
         raise ValueError("A model is taught on one device; leave engine.devices and nodes at 1.")
@@ -116,9 +116,9 @@ def with_schedule(
             config = dataclasses.replace(config, method=method)
     if given(chosen, "training", part, "epochs") is not None:
         if options.epochs is not None:
-            logger.warning("--epochs has no effect beside training.%s.epochs, which wins.", part)
+            logger.warning("--epochs has no effect, because training.%s.epochs overrides it.", part)
         if options.budget is not None:
-            logger.warning("training.%s.epochs has no effect beside --budget, which wins.", part)
+            logger.warning("training.%s.epochs has no effect, because --budget overrides it.", part)
         return config
     return with_epochs(config, part, options.epochs or usual_epochs(part, images))
 

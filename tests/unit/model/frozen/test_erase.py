@@ -227,7 +227,7 @@ def test_unfinished_updates_are_erased_too(model: Path, tmp_path: Path) -> None:
 def test_unfinished_updates_may_have_what_no_step_has(model: Path, tmp_path: Path) -> None:
     features = model / "pending" / "key" / "features"
     features.mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"No step .* has 'yellow', so unfinished .* removed"):
+    with pytest.raises(ValueError, match=r"No step .* has 'yellow', so only unfinished .* removed"):
         erase(model, ["yellow"])
     assert not (model / "pending").exists()
     with pytest.raises(ValueError, match="has 'yellow'; check the names"):

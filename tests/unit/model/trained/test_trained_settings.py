@@ -139,8 +139,8 @@ def test_invalid_options_are_refused(options: dict[str, object], words: str) -> 
 @pytest.mark.parametrize(
     ("key", "given", "words"),
     [
-        ("base", {"epochs": 5}, "--epochs has no effect beside training.base.epochs"),
-        ("base", {"budget": 5.0}, "training.base.epochs has no effect beside --budget"),
+        ("base", {"epochs": 5}, "--epochs has no effect, because training.base.epochs"),
+        ("base", {"budget": 5.0}, "training.base.epochs has no effect, because --budget"),
         ("increment", {"epochs": 5}, ""),  # which the next update has
         ("base", {}, ""),
     ],
