@@ -65,7 +65,7 @@ def run(
             ``metrics``: functions that measure something else after each task.
             ``loggers``: where numbers go besides the run folder: ``"tensorboard"``, ``"wandb"``,
             ``"mlflow"``, or a `densekd.Logger`; by default TensorBoard, if it is installed.
-            ``seed``: the seed of all random choices.
+            ``seed``: the seed of all random choices but the class order.
             ``devices``: processes that share each batch.
             ``nodes``: machines that share each batch; see docs/clusters.md.
             ``keep_steps``: keep the learner and the test predictions of every step.

@@ -100,8 +100,8 @@ def pack_command(
     shorter_side: Annotated[
         int,
         option(
-            "Shrink larger images to this many pixels on their shorter side; 0 shrinks none. "
-            "Default: 256."
+            "Shrink larger images to this many pixels on their shorter side; 0 keeps all files as "
+            "they are. Default: 256."
         ),
     ] = 256,
     quality: Annotated[
@@ -114,9 +114,10 @@ def pack_command(
 ) -> None:
     """Pack the images of a folder or of ImageNet into one file, to train from it faster.
 
-    Larger images are shrunk once; all but small JPEG files are encoded as JPEG. Train with
-    `--data packed:FILE`, or with `imagenet:FILE` and its subsets. Repeat the command to resume
-    it after an interruption. The file doesn't depend on the number of processes.
+    Larger images are shrunk once, and all files but small JPEGs are encoded as JPEG, unless
+    --shorter-side is 0. Train with `--data packed:FILE`, or with `imagenet:FILE` and its subsets.
+    Repeat the command to resume it after an interruption. The file doesn't depend on the number of
+    processes.
     """
     from densekd.data import pack, sources
     from densekd.data.folder import FoundImages, check_usable, warn_left_out

@@ -40,7 +40,7 @@ def forget_command(
 
     if everywhere and not yes:
         names = output.name_list([*(classes or []), *map(str, photo or [])])
-        names = names or "the photos that an interrupted erasure left"
+        names = names or "the rest of an interrupted erasure"
         question = [f"Erase {names} from all steps of {model}?"]
         question += map(output.escape_controls, also_erased(model, classes or [], photo or []))
         typer.confirm(" ".join([*question, "This can't be undone."]), abort=True, err=True)

@@ -45,7 +45,8 @@ class LearnOptions:
     image_size: Annotated[
         int | None,
         option(
-            "Height and width of the images to train a network on. Default: the network's own.",
+            "Train a network on images of this height and width. Default: the median of your "
+            "images' shorter sides, at most 64 (224 with a CUDA GPU).",
             panel=_NEW,
         ),
     ] = None

@@ -50,7 +50,8 @@ def default_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
 def fit_schedules(training: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """Adapt default schedules, by name, to the decay and the optimiser that the tree asks for.
 
-    Other decays have no milestones, and AdamW has its own rate, since SGD's is far too high for it.
+    Only the decay ``milestones`` has milestones. AdamW has its own rate, since SGD's is far too
+    high for it.
     """
     fitted = dict(training)
     for name, schedule in training.items():

@@ -122,7 +122,7 @@ def base_code(config: "DataclassInstance", *, selection: bool = False) -> dict[s
 
 
 def check_code(folder: Path, code: Mapping[str, str]) -> None:
-    """Refuse to resume a run if its files have changed; ``code`` has their SHA-256 by name."""
+    """Refuse to use a run if its files of code have changed; ``code`` has their SHA-256 by name."""
     if file := _changed(folder, code):
         raise OwnPartError(
             f"{file} has changed since this run began; restore it, delete {folder}, or choose "

@@ -293,7 +293,7 @@ def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
 
 
 def _check_preset(tree: Mapping[str, Any]) -> None:
-    """Refuse a preset without effect, except in files by `as_toml`, which give all schedules."""
+    """Refuse a preset without effect, unless all schedules are given, as files by `as_toml` do."""
     name = str(given(tree, "method", "name"))
     schedules = [given(tree, "training", part, "epochs") for part in ("base", "increment")]
     if given(tree, "training", "preset") and baseline_of(name) and None in schedules:

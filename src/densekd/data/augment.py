@@ -16,7 +16,8 @@ Strength = Literal["usual", "heavy"]
 # random area and aspect ratio; see `densekd.data.crops`.
 Crop = Literal["padded", "resized"]
 
-_LARGE = 3 * 100 * 100  # values of an image, from which it is augmented by itself
+# An image with at least so many values is augmented by itself, not in a batch.
+_LARGE = 3 * 100 * 100
 
 
 class Draws(NamedTuple):
@@ -137,7 +138,7 @@ class Augment(nn.Module):
         return (pixels * factor).clamp_(max=255) if self.brightness else pixels
 
     def of(self, strength: Strength, mixup: float = 0.0) -> "Augment":
-        """Return a copy of this strength, with this mixup (alpha of `Mixup`; 0 for none).
+        """Return a copy with this strength and this mixup (alpha of `Mixup`; 0 for none).
 
         ``heavy`` is CCIL's augmentation: cutout of half an image's side, borders mirrored instead
         of black, and AutoAugment.

@@ -176,7 +176,7 @@ def _decode_part(content: bytes, size: tuple[int, int], box: Box, shape: tuple[i
     if pixels.shape[:2] == (height, width):
         return resample(pixels, box, shape)
     small_height, small_width = pixels.shape[:2]
-    # A JPEG is decoded at so many eighths of its size, rounded up.
+    # A JPEG is decoded at a whole number of eighths of its size, rounded up.
     scale = next(n / 8 for n in range(1, 9) if math.ceil(width * n / 8) == small_width)
     left, top, right, bottom = (scale * side for side in box)
     part = left, top, min(right, small_width), min(bottom, small_height)

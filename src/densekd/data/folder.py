@@ -1,6 +1,6 @@
 """Class folders: find the image files and check them.
 
-Hidden files are ignored. Any other file that is left out is reported with a reason. Only class
+Hidden files are ignored. Everything else that is left out is reported with a reason. Only class
 folders are entered, so links can't lead in circles.
 """
 
@@ -112,9 +112,9 @@ def find_images(path: Path) -> FoundImages:
 
 
 def find_divided(top: FolderListing, test: str, only: Collection[str] | None = None) -> FoundImages:
-    """Find the files of a folder divided into ``train`` and a part ``test``.
+    """Find the files of a folder divided into ``train`` and the part that ``test`` names.
 
-    With ``only``, find those of these classes.
+    With ``only``, find the files of these classes only.
     """
     left_out = _outside(top)
     unused = [folder for name, folder in top.folders.items() if name not in (TRAIN, test)]
@@ -130,7 +130,7 @@ def find_divided(top: FolderListing, test: str, only: Collection[str] | None = N
 def find_classes(
     path: Path, only: Collection[str] | None = None
 ) -> tuple[ClassFiles, list[LeftOut]]:
-    """Find the image files of each class folder in ``path``, or ``only`` of those so named."""
+    """Find the image files of each class folder in ``path``; with ``only``, of those it names."""
     top = list_classes(path)
     left_out, classes = _outside(top), ClassFiles()
     for name, folder in top.folders.items():

@@ -86,8 +86,8 @@ def read_images(
 ) -> tuple[Images, FolderTable]:
     """Decode the images if they fit into memory; otherwise leave them in their files.
 
-    Unreadable files are dropped with a warning; with ``check``, also among images left in their
-    files. Returns the images and the table of their files.
+    Unreadable files are dropped with a warning; with ``check``, also those among images left in
+    their files. Returns the images and the table of their files.
     """
     if size < 1:
         raise ValueError(f"image_size must be at least 1, not {size}.")

@@ -159,7 +159,7 @@ class ExemplarMemory:
     def rehearsed(
         self, train: Split, classes: int, chosen: Tensor, first: Split | None = None
     ) -> Split:
-        """Return the exemplars that `learn` would keep, class by class, and all added images.
+        """Return, class by class, the old exemplars within the quota, added images, and new ones.
 
         ``chosen`` are indices into ``train``, images of new classes, class by class; see `choose`.
         For ``first``, see `learn`.

@@ -259,7 +259,7 @@ def _names(table: FolderTable) -> Iterator[str]:
 
 
 def _plan(table: FolderTable, options: PackOptions) -> tuple[str, str]:
-    """Two digests of what the packed file depends on: with the files' sizes; and their times, too.
+    """Two digests of what the packed file depends on: by the files' sizes, and by their times too.
 
     The packed file stores the first, since copies of the files have other times. The journal stores
     the second: what a killed process has packed is kept only if the files haven't changed.

@@ -296,7 +296,7 @@ def read_tasks(path: Path) -> list[list[str]]:
 
 
 def _ids(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
-    """The ids of the ``wanted`` classes; raises ValueError unless they are all ``names`` once."""
+    """The ids of ``wanted``; raises ValueError unless these are all ``names``, each once."""
     ids = {name: i for i, name in enumerate(names)}
     unknown = [name for name in wanted if name not in ids]
     if unknown:

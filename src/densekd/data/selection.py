@@ -142,7 +142,7 @@ def _in_parts(features: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _padded(features: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return normalised features, padded to ``[classes, most, D]``, a mask of real rows, means."""
+    """Return unit features, padded to ``[classes, most images, D]``, a mask of rows, and means."""
     rows = torch.nn.utils.rnn.pad_sequence(
         [normalize(f.detach().double().cpu(), dim=1) for f in features], batch_first=True
     )

@@ -76,7 +76,7 @@ SOURCES = {source.usage.partition(":")[0]: source for source in _SOURCES}
 class SourceOptions:
     """Options of a source besides its name."""
 
-    data_dir: Path | None = None  # the folder for downloads, such as CIFAR; see `data_dir`
+    data_dir: Path | None = None  # where CIFAR is, or is downloaded to; see `data_dir`
     # Height and width. Unless given, 224 for folders and ImageNet; for the hub, that of the first
     # image.
     image_size: int | None = None

@@ -81,5 +81,8 @@ def held_out(
 
 
 def held_count(images: int, fraction: float) -> int:
-    """How many of a class's images to hold out: never all; of several, 1 unless fraction is 0."""
+    """How many of a class's images to hold out.
+
+    Never all; of several, at least one, unless ``fraction`` is 0.
+    """
     return max(0, min(max(1, round(images * fraction)), images - 1)) if fraction else 0

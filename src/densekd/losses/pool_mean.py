@@ -115,7 +115,8 @@ def _integrate(x: Tensor, reach: float) -> tuple[Tensor, Tensor]:
         value += (mean - (product - empty)).sum(0)
         gradient += z.mul_(q).div_(factor).mul_(product).sum(1)
     gradient *= _STEP
-    # The mean group sum places the nodes and moves with x: add that part, so the sum becomes 1.
+    # The mean group sum places the nodes and moves with x: add this part, so that the gradient sums
+    # to 1.
     gradient += (1.0 - gradient.sum(0)) * _half_share(tasks) * columns[:, 0].exp()
     return _STEP * value, gradient.T
 

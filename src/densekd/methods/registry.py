@@ -82,7 +82,7 @@ def make_method(
 
 
 def what_kd_does(name: str) -> str | None:
-    """Say whether a name's distillation replaces the baseline's own or adds to it; None without."""
+    """Say what a name's distillation does to the method: replace or add; None if it has none."""
     first, kd = split_name(name)
     if not kd:
         return None

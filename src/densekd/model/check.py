@@ -126,7 +126,7 @@ def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
         if erasing.exists():
             read_erasure(erasing)
     except DamagedFile as error:
-        problems.append(f"{error} Erase the same classes and photos again.")
+        problems.append(str(error))
         unreadable.append(erasing)
     if pointer is None and current.exists():
         unreadable.append(current)

@@ -113,11 +113,13 @@ def _verified(
         otherwise += int((known != wanted).sum())
         if on_progress is not None:
             on_progress(min(start + _BATCH, len(pixels)), len(pixels))
-    if not worst <= _TOLERANCE or otherwise > max(1, _OTHERWISE * len(pixels)):
+    allowed = max(1, _OTHERWISE * len(pixels))
+    if not worst <= _TOLERANCE or otherwise > allowed:
         raise ExportMismatch(
-            f"The export to {to} differs from the model by {worst:.1e} in a probability, where "
-            f"{_TOLERANCE:.0e} is allowed, or in which images are unknown ({otherwise} of "
-            f"{len(pixels)} change), so nothing was written; try another version of torch."
+            f"The export to {to} differs from the model by {worst:.1e} in a probability "
+            f"({_TOLERANCE:.0e} is allowed) and in whether an image is unknown for {otherwise} of "
+            f"{len(pixels)} images ({allowed:.0f} allowed), so nothing was written; try another "
+            "version of torch."
         )
     return content, len(pixels), float(worst)
 

@@ -39,7 +39,7 @@ class UpdateImages:
     """The images of an update; labels are ranks in learning order, new classes last."""
 
     new_classes: tuple[str, ...]
-    replayed: tuple[str, ...]  # known classes with more images
+    replayed: tuple[str, ...]  # known classes that got more images
     train: Split  # of new classes
     replay: Split  # of known classes
     test: Split  # of both, held out
@@ -89,7 +89,7 @@ def warn_if_alike(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def median_size(found: FoundImages, largest: int) -> int:
-    """The median of the images' shorter sides, limited to 8 up to ``largest``."""
+    """The median of the images' shorter sides, but at least 8 and at most ``largest``."""
     side = median_side(found.table().paths)
     return largest if side is None else min(largest, max(8, round(side)))
 
@@ -123,7 +123,7 @@ def read_update_images(
     untested = [name for name in new if not (test.labels == ranks[name]).any()]
     if untested:
         logger.warning(
-            "Too few images to test on of: %s. All of them are used for training.",
+            "Too few images to hold some out for testing: %s. All of them are used for training.",
             quote_names(untested),
         )
     replayed = tuple(name for name in known if name in set(names))

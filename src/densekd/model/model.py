@@ -193,7 +193,7 @@ class Model(ABC):
         """
 
     def tested_weights(self) -> dict[str, Tensor]:
-        """The exported module's buffers, by name, as fitted without the test images."""
+        """The exported head's buffers as fitted without test images; empty without such a head."""
         return {}
 
     def refused_share(self) -> float | None:
@@ -325,7 +325,7 @@ def _rgb(image: PhotoInput, size: int) -> Image.Image:
     shape, grey = image.shape, image.ndim == 2
     if image.dtype != np.uint8 or not (grey or (image.ndim == 3 and shape[2] in (3, 4))):
         raise ValueError(
-            "An image in an array must be uint8 of shape [H, W, 3] or [H, W], not "
+            "An image in an array must be uint8 of shape [H, W], [H, W, 3] or [H, W, 4], not "
             f"{image.dtype} of shape {list(shape)}."
         )
     return upright_rgb(Image.fromarray(image))

@@ -71,8 +71,8 @@ class Edit:
 
     action: Literal["forgot", "erased", "renamed", "merged", "corrected", "fine-tuned on"]
     classes: tuple[str, ...]  # the classes that were forgotten, renamed or merged
-    photos: int  # number of photos of these classes, or erased, corrected or trained on
-    into: str | None = None  # the new name, or the class that was merged into
+    photos: int  # of these classes, or that were forgotten, erased, corrected or trained on
+    into: str | None = None  # the new name, or the class that they were merged into
 
     def __str__(self) -> str:
         """Say what was done, such as ``renamed hat to cap``."""
@@ -87,7 +87,7 @@ class Update:
 
     step: int  # the step that it made, counted from 0
     learned: tuple[str, ...]  # new classes
-    replayed: tuple[str, ...]  # known classes with more images
+    replayed: tuple[str, ...]  # known classes that got more images
     images: int  # number of training images, without exemplars
     epochs: int  # of the first phase
     before: Accuracy | None  # of the previous model on the same images; None for the first step

@@ -138,7 +138,7 @@ def rebuild_pretrained(
 
 
 def _check_description(settings: object, preprocessing: Preprocessing, weights: int) -> None:
-    """Raise if there are more layers than weights, since building them would take long."""
+    """Raise if there are more layers than weights or too large images, which would take long."""
     size = preprocessing.size
     if size is not None and not all(type(n) is int and 1 <= n <= _LARGEST_IMAGE for n in size):
         raise ValueError(f"an image size of {size} is not from 1 to {_LARGEST_IMAGE}")

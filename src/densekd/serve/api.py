@@ -32,7 +32,7 @@ class ImagePrediction(pydantic.BaseModel):
     )
     name: str | None = pydantic.Field(description="The likeliest class; null if `known` is false.")
     guesses: list[ClassProbability] = pydantic.Field(
-        description="The likeliest classes, in order of probability."
+        description="The likeliest classes, most probable first."
     )
 
 

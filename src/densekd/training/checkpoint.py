@@ -138,16 +138,16 @@ def select_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tenso
 class Checkpoints:
     """Numbered states in a folder; keeps the newest two, or all.
 
-    `newest` skips a damaged state for the one before it. If the process is killed in any call, it
-    still gives the last state whose `save` finished, or the one being saved. The folder is made
-    when the first state is saved.
+    `newest` skips a damaged state for the one before it. If the process is killed in any call,
+    `newest` still gives the last state whose `save` finished, or the one being saved. The folder is
+    made when the first state is saved.
     """
 
     def __init__(self, folder: Path, *, keep_all: bool = False) -> None:
         self.folder, self.keep_all = folder, keep_all
 
     def save(self, number: int, state: State) -> None:
-        """Save a state; remove all but it and the one before, or with ``keep_all`` later ones."""
+        """Save a state; remove all but it and the one before, with ``keep_all`` only later ones."""
         if number < 0:
             raise ValueError(f"Checkpoints are numbered from 0, not {number}.")
         # First free the space of files that a killed process left, in case the disk is full.

@@ -171,7 +171,7 @@ class Engine:
     def check_agreement(self, facts: Mapping[str, object]) -> None:
         """Raise ValueError on all ranks if a fact is not the same on all of them.
 
-        It compares the names that the first rank's facts have.
+        It compares the facts that the first rank has.
         """
         if self.fabric.world_size == 1:
             return
@@ -187,8 +187,8 @@ class Engine:
     def describe(self) -> dict[str, object]:
         """The engine's entry in a run record.
 
-        The folders of shared bases are named by a hash of it. So that old names stay valid, facts
-        that later versions added are left out at their default.
+        It is part of the hash that names the folders of shared bases and teachers. So that old
+        names stay valid, facts that later versions added are left out at their default.
         """
         return {
             "device": str(self.device.type),

@@ -87,7 +87,7 @@ def forward_transfer(learner: Learner, untrained: Network, task: Task) -> float:
     The accuracy on the task's test images by the nearest mean of unit features, with the learner's
     network before it learns the task, minus that with the ``untrained`` network. The means are over
     the first images of each class. NaN without test images, and for a task of one class, where any
-    features reach 1.
+    features have an accuracy of 1.
     """
     if len(task.test) == 0 or len(task.classes) == 1:
         return math.nan

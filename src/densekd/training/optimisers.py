@@ -60,7 +60,7 @@ def load_optimiser_tensors(
 
 
 def can_scale(scaler: GradScaler) -> bool:
-    """Whether gradients can be finite at some scale; the scaler skips single steps without.
+    """Whether gradients can be finite at some scale; the scaler skips a step where they aren't.
 
     Only fp16 has a scale. No scale helps a loss that isn't finite: it diverges as without fp16.
     """

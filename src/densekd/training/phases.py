@@ -44,7 +44,8 @@ class TaskImages(NamedTuple):
 class TaskTraining:
     """Everything that the phases of one task share.
 
-    The teacher is the network before the task, or an external one, also in the base task.
+    The teacher is the network before the task, or an external one, which also teaches in the base
+    task.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ async function uploadAll(dropped) {
     const several = skipped === 1 ? "1 file was" : `${skipped} files were`;
     showStatus(skipped ? `${several} left out: not an image, or more than 200 MB.` : "");
   } catch (error) {
-    showStatus("Upload failed: a file can't be read, or `densekd ui` has ended; try again.");
+    showStatus("Upload failed: a file can't be read, or `densekd ui` has ended; start it again if so.");
     return;
   }
   if (!uploads.length) return;

@@ -77,7 +77,7 @@ def basket(photos: Sequence[Upload]) -> str:
 
 def _class_section(name: str, photos: Sequence[Upload]) -> str:
     title, label = "No class yet", ""
-    more = "<p class='kd-dim'>Enter a class name for these photos above.</p>"
+    more = "<p class='kd-dim'>In the field above, enter what these photos show.</p>"
     if name:
         title = label = html.escape(name)
         more = "<button data-act='add-more'>Add more</button>"

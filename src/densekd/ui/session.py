@@ -90,7 +90,7 @@ class Session:
         delete_uploads(uploads)
         if len(uploads) > _MAX_PREDICTED:
             raise ValueError(
-                f"The page predicts at most {_MAX_PREDICTED:,} photos at once, not "
+                f"The page classifies at most {_MAX_PREDICTED:,} photos at once, not "
                 f"{len(uploads):,}; use `densekd predict {self.folder} FOLDER` for more."
             )
         raise ValueError("The model has no classes yet; teach it first.")

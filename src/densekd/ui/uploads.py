@@ -100,7 +100,7 @@ def link_by_class(uploads: Sequence[Upload], place: Path) -> None:
     if not divided and TRAIN in parts and len(parts) > 1:
         raise ValueError(
             f"Classes can't be called {' and '.join(parts)} at once, since these names stand for "
-            "the splits of a data set; move the photos of one to a class with another name."
+            "the parts of a data set; move the photos of one to a class with another name."
         )
     for upload in uploads:
         part = ("val" if _is_tested(upload) else TRAIN,) if divided else ()
@@ -120,7 +120,7 @@ def delete_uploads(uploads: Iterable[Upload]) -> None:
 
 
 def _is_tested(upload: Upload) -> bool | None:
-    """Whether a file was in a folder to test on; None if it was in no part of a split."""
+    """Whether a file was in a folder to test on; None if neither in that nor in one to train on."""
     return _TESTED.get("".join(upload.folders[-2:-1]))
 
 
@@ -150,11 +150,10 @@ def _link(file: Path, target: Path) -> Path:
 def _check_name(name: str) -> str:
     """A name without spaces around it; raises unless it can be the name of one folder."""
     name = name.strip()
-    if not name or name in (".", "..") or len(name.encode(errors="replace")) > _LONGEST_NAME:
-        raise ValueError(
-            f"{name[:20]!r} can't be a name; use between 1 and {_LONGEST_NAME} bytes, and neither "
-            ". nor .. alone."
-        )
+    if len(name.encode(errors="replace")) > _LONGEST_NAME:
+        raise ValueError(f"The name {name[:20]!r}... is too long; choose a shorter one.")
+    if name in ("", ".", ".."):
+        raise ValueError(f"{name!r} can't be a name; choose another.")
     if not is_folder_name(name):
         raise ValueError(
             f"{name!r} can't be a class name or a file name; use letters, digits and spaces."

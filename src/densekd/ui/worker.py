@@ -1,4 +1,4 @@
-"""An update in a separate process: the page stays responsive, and survives its crash."""
+"""An update in a separate process: the page stays responsive, also if the update crashes."""
 
 import logging
 from collections.abc import Callable

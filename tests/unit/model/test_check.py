@@ -172,7 +172,8 @@ def test_a_damaged_note_of_an_erasure(frozen: Path) -> None:
     assert check_model(frozen).problems == ()
     file.write_bytes(file.read_bytes().replace(b"red", b"rod"))
     (problem,) = check_model(frozen).problems
-    assert "erasing.json is damaged" in problem
+    assert "erasing.json doesn't say what is being erased" in problem
+    assert problem.endswith("erase the same classes and photos again.")
     repair_model(frozen)
     assert not file.exists()
 

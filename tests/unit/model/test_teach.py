@@ -188,7 +188,9 @@ def test_too_few_images_are_all_used_for_training(
     assert {each.name: each.tested for each in update.classes} == {"blue": 0, "green": 0, "red": 4}
     assert update.images == 31
     assert [each.after is None for each in update.classes] == [True, True, False]
-    assert "Too few images to test on of: 'blue', 'green'. All of them are used" in caplog.text
+    assert (
+        "Too few images to hold some out for testing: 'blue', 'green'. All of them" in caplog.text
+    )
 
 
 def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def sent(session: Session, count: int) -> str:
     return json.dumps([{"name": file.name, "file": str(file)} for file in files])
 
 
-@pytest.mark.parametrize(("count", "why"), [(24, "no classes yet"), (25, "at most 24 photos at once, not 25")])
+@pytest.mark.parametrize(
+    ("count", "why"), [(24, "no classes yet"), (25, "at most 24 photos at once, not 25")]
+)
 def test_images_that_cannot_be_predicted_are_deleted(
     session: Session, count: int, why: str
 ) -> None:

@@ -55,7 +55,7 @@ def erase(folder: Path, classes: Sequence[str], files: Sequence[Path] = ()) -> U
         if store.erasing.exists():
             unfinished = read_erasure(store.erasing)
             update = _carry_out(store, unfinished)
-            # A name of the finished erasure may remain in other steps, and then needs another.
+            # A class of the finished erasure may still have photos in some steps: erase these too.
             left = {name for own in _taught(store).values() for name, _ in own}
             classes = [n for n in classes if n in left or n not in unfinished.names]
             files = [file for file in files if _is_left(file, unfinished)]
@@ -113,8 +113,8 @@ def _is_left(file: Path, finished: Erasure) -> bool:
         return file_hash(file) not in finished.hashes
     except FileNotFoundError:
         logger.warning(
-            "There is no file %s, so whether this photo was erased is unknown; finishing the "
-            "interrupted erasure.",
+            "There is no file %s, so it is unknown whether this photo was erased; the interrupted "
+            "erasure is finished.",
             file,
         )
         return False
@@ -122,8 +122,8 @@ def _is_left(file: Path, finished: Erasure) -> bool:
 
 def read_erasure(file: Path) -> Erasure:
     """Read what is being erased; raises `DamagedFile` if the file doesn't say it."""
-    content = read_sealed_json(file, unsealed=True)
     try:
+        content = read_sealed_json(file, unsealed=True)
         hashes = frozenset(map(bytes.fromhex, content["hashes"]))
         return Erasure(int(content["step"]), hashes, frozenset(map(str, content["names"])))
     except (KeyError, TypeError, ValueError) as error:

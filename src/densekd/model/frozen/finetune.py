@@ -49,7 +49,7 @@ from densekd.training.phases import TaskTraining
 from densekd.training.settings import Settings
 
 _SEED = 0
-# The share of kept images, without test images, that validates when to stop.
+# The share of the kept images, test images aside, that decides when to stop.
 _VALIDATION_SHARE = 0.2
 
 
@@ -67,7 +67,7 @@ class FinetuneOptions:
         check_budget(self.budget)
         if self.epochs < 1 or not 0 <= self.lambda_base < math.inf:
             raise ValueError(
-                "Fine-tuning needs epochs of at least 1 and a lambda_base of at least 0, not "
+                "Fine-tuning needs at least 1 epoch and a finite lambda_base of at least 0, not "
                 f"epochs={self.epochs} and lambda_base={self.lambda_base}."
             )
 

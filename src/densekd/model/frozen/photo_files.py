@@ -75,9 +75,10 @@ def trainable(files: Sequence[PhotoFile], known: Sequence[str]) -> list[PhotoFil
 
 
 def photos_within(files: Sequence[PhotoFile], most: int) -> tuple[PhotoFile, ...]:
-    """The first photos of each class, equally many while they last: ``most`` in all, or one each.
+    """The first photos of each class, equally many while they last.
 
-    Training and test photos are chosen in proportion.
+    These are at most ``most`` in all, but at least one of each class. Training and test photos are
+    chosen in proportion.
     """
     counts = Counter((photo.name, photo.test) for photo in files)
     seen, shares = Counter[tuple[str, bool]](), []

@@ -20,9 +20,9 @@ _CONFIDENCE = 1.28  # standard deviations: the limit on refused photos holds wit
 class UnknownRule(NamedTuple):
     """How familiar a photo looks: its largest logit plus its weighted mean cosine.
 
-    The mean cosine of a photo and a class is the mean over the class's photos: since features have
-    length 1, the dot product with their mean. The largest over all classes counts. docs/heads.md
-    compares other rules.
+    The mean cosine of a photo and a class is the mean of its cosines with the class's photos. Since
+    features have length 1, that is the dot product with the class's mean feature. The largest over
+    all classes counts. docs/heads.md compares other rules.
     """
 
     means: Tensor  # [classes, D]

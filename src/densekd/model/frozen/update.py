@@ -36,7 +36,7 @@ class FrozenUpdate:
     added: Photos | None = None  # the photos of this step
     asked: str = ""  # the digest of the user's request
     learned: tuple[str, ...] = ()  # new classes
-    replayed: tuple[str, ...] = ()  # known classes with more photos
+    replayed: tuple[str, ...] = ()  # known classes that got more photos
     renamed: Mapping[str, str] = field(default_factory=dict)  # old names to new or other classes
     edit: Edit | None = None  # the change, if nothing is taught
     left_out: int = 0  # number of photos that don't fit into the budget

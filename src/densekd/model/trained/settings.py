@@ -33,7 +33,7 @@ _LR = 0.05
 # An update trains on this many images, repetitions counted, within these limits of epochs.
 _IMAGES_SEEN = {"base": 30_000, "increment": 10_000}
 _FEWEST_EPOCHS, _MOST_EPOCHS = 10, 60
-# With a budget, at most so many times more epochs: further ones gain nothing.
+# With a budget, at most this many times the usual epochs: further ones gain nothing.
 _BUDGET_FACTOR = 4
 # The share of a budget for training; the rest is for testing and saving.
 _TRAINING_SHARE = 0.9
