@@ -1,6 +1,6 @@
 """densekd: networks that learn new classes and keep the old ones, by dense distillation.
 
-Benchmarks, like the commands of the same names:
+Benchmarks; `run`, `sweep`, `compare` and `report` do what the commands of these names do:
     `run`, `sweep`, `compare`, `report`, `Result`, `load_run`, `RunObserver`, `Stopped`, `Logger`,
     `TensorBoardLogger`, `WandbLogger`, `MlflowLogger`
 

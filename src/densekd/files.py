@@ -119,7 +119,7 @@ def sealed_line(content: Mapping[str, Any]) -> bytes:
 
 
 def read_sealed_line(line: bytes) -> dict[str, Any] | None:
-    """Read a line of `sealed_line` or an earlier version, without checksum; None if damaged."""
+    """Read a line of `sealed_line` or an earlier version, without its checksum; None if damaged."""
     record = _json_object(line)
     if record is None or (_names_seal(record) and not _is_sealed(line, _LINE_SEAL)):
         return None
@@ -170,7 +170,7 @@ def write_sealed_zip(path: Path, archive: bytes) -> None:
 
 
 def read_sealed_zip(path: Path, most: int) -> bytes:
-    """Read what `write_sealed_zip` wrote, or an earlier version without a checksum.
+    """Read what `write_sealed_zip` wrote, or what an earlier version wrote without a checksum.
 
     Raises:
         DamagedFile: it was changed, isn't a zip archive, or has more than ``most`` bytes.

@@ -1,8 +1,9 @@
 """Accuracies and forgetting of a run: arrays in, floats out.
 
 All are computed from the confusion matrix after each step, over the test images of all classes
-learned so far. Accuracies are means over images, so a larger task counts more; only those called
-``mean_task`` and ``mean_class`` are not. docs/metrics.md has all definitions.
+learned so far. Accuracies are means over images, so a larger task counts more. In those called
+``mean_task`` or ``mean_class``, and in `learning_accuracy`, each task or class counts once.
+docs/metrics.md has all definitions.
 """
 
 import math
@@ -67,14 +68,14 @@ def step_metrics(
             raise ValueError(f"A confusion matrix of shape {shape} for {ends[-1]} classes.")
     starts = [0, *ends[:-1]]
     tasks = list(zip(starts, ends, strict=True))
-    by_task = [_accuracy(confusion, *task) for task in tasks]
-    by_class = [_accuracy(confusion, label, label + 1) for label in range(ends[-1])]
+    by_task = [accuracy(confusion, *task) for task in tasks]
+    by_class = [accuracy(confusion, label, label + 1) for label in range(ends[-1])]
     known = StepMetrics(
         classes_seen=ends[-1],
-        accuracy=_accuracy(confusion, 0, ends[-1]),
-        base_accuracy=_accuracy(confusion, 0, ends[0]),
-        old_accuracy=_accuracy(confusion, 0, starts[-1]),
-        new_accuracy=_accuracy(confusion, starts[-1], ends[-1]),
+        accuracy=accuracy(confusion, 0, ends[-1]),
+        base_accuracy=accuracy(confusion, 0, ends[0]),
+        old_accuracy=accuracy(confusion, 0, starts[-1]),
+        new_accuracy=accuracy(confusion, starts[-1], ends[-1]),
         task_accuracies=tuple(by_task),
         class_accuracies=tuple(by_class),
         mean_task_accuracy=_mean_of_known(by_task),
@@ -84,8 +85,8 @@ def step_metrics(
         return known
     return replace(
         known,
-        task_incremental_accuracy=_accuracy(within_task, 0, ends[-1]),
-        task_incremental_accuracies=tuple(_accuracy(within_task, *task) for task in tasks),
+        task_incremental_accuracy=accuracy(within_task, 0, ends[-1]),
+        task_incremental_accuracies=tuple(accuracy(within_task, *task) for task in tasks),
     )
 
 
@@ -126,8 +127,8 @@ def learning_accuracy(steps: Sequence[StepMetrics]) -> float:
     return _mean_of_known(np.diagonal(accuracy_matrix(steps)))
 
 
-def _accuracy(confusion: Matrix, start: int, end: int) -> float:
-    """The share of the images of classes ``start`` to ``end - 1`` that were predicted right."""
+def accuracy(confusion: Matrix, start: int = 0, end: int | None = None) -> float:
+    """The share of the images of classes ``start`` to ``end - 1`` that were predicted correctly."""
     images = confusion[start:end].sum()
     return float(np.diagonal(confusion)[start:end].sum() / images) if images else math.nan
 

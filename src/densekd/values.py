@@ -118,7 +118,7 @@ def _globals_of(function: FunctionType) -> Iterator[tuple[str, object]]:
 def _matters(name: str, value: object) -> bool:
     """Whether to hash a value that code names.
 
-    Python modules and objects that may change, such as caches, are left out.
+    Python modules, and objects of kinds not listed here, are left out: they may change.
     """
     if name in ("__dict__", "__weakref__", "__module__", "__firstlineno__", "__doc__"):
         return False

@@ -15,7 +15,7 @@ def report(*folders: Path | str, out: Path | str = "report", quiet: bool = False
     Does what ``densekd report`` does.
 
     Args:
-        folders: run folders, sweep folders, or folders that hold them; by default ``runs``.
+        folders: run folders, sweep folders, or folders that hold run folders; by default ``runs``.
         out: the folder of the report; files of an earlier one are replaced.
         quiet: show no progress.
 

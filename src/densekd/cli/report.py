@@ -18,7 +18,8 @@ def report_command(
     runs: Annotated[
         list[Path] | None,
         argument(
-            "Run folders, sweep folders, or folders that hold them. Default: runs.", "RUNS..."
+            "Run folders, sweep folders, or folders that hold run folders. Default: runs.",
+            "RUNS...",
         ),
     ] = None,
     out: Annotated[

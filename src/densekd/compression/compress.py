@@ -19,6 +19,7 @@ from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario
 from densekd.files import DamagedFile, expand_home, write_sealed_text
 from densekd.methods.method import Method
+from densekd.metrics import accuracy
 from densekd.runs.build import fewer, load_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
 from densekd.runs.observer import RunObserver, RunObservers
@@ -217,7 +218,7 @@ def _get_teacher(trainer: Trainer, file: Path) -> _TrainedTeacher:
             teacher = _load_teacher(trainer, path)
         # Its saved accuracy might be on other test images.
         confusion = evaluate(teacher.learner, trainer.tasks[0].test).head
-        return teacher._replace(accuracy=float(confusion.trace() / confusion.sum()))
+        return teacher._replace(accuracy=accuracy(confusion))
     with _shared(trainer, path.parent.parent).locked("teacher", trainer.observer):
         try:
             teacher = _load_teacher(trainer, path)

@@ -47,7 +47,7 @@ class JobFailed:
     """A job failed."""
 
     reason: str  # one sentence for the user
-    trace: str = ""  # the traceback of an unexpected error, or of one in code of one's own
+    trace: str = ""  # the traceback of an unexpected error, or of one in custom code
 
 
 JobEnd = JobDone | JobStopped | JobFailed

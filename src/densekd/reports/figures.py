@@ -96,7 +96,7 @@ def _flatness(groups: Sequence[Group]) -> Iterator[Chart]:
 
 
 def _noisy_losses(group: Group, rise: bool) -> Iterator[tuple[float, Summary | None]]:
-    """The loss or its rise by sigma, over all draws of the runs with the first run's sigmas."""
+    """The mean loss, or its rise, by sigma: over all draws of runs with the first run's sigmas."""
     known = [run.flatness for run in group.runs if run.flatness is not None]
     alike = [each["losses"] for each in known if each["sigmas"] == known[0]["sigmas"]]
     for place, sigma in enumerate(known[0]["sigmas"] if known else ()):
@@ -137,7 +137,7 @@ def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
 
 
 def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
-    """The points of a method: means over the replicates that all sizes share, or over all."""
+    """The points of a method: means over the replicates that all sizes share, or all if none is."""
     values = {size: group.by_replicate(AVERAGE) for size, group in sorted(sizes.items())}
     every = [set(known) for known in values.values()]
     counted = set.intersection(*every) or set.union(*every)

@@ -66,7 +66,7 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
     note = f"{_HOW} {_SPREAD}" if several else _HOW
     if own:
         names = ", ".join(column.title for column in own)
-        note += f" Metrics of one's own, after the last task: {names}."
+        note += f" Custom metrics, after the last task: {names}."
     return _table("comparison", "What each method reached", note, _names(groups), columns)
 
 

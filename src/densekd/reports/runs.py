@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ class RunRecord:
     def files(self) -> FlatSettings:
         """The checksums of the files that its settings name, such as custom code, as settings."""
         consequence = "Whether it was made with the same files as other runs is not compared."
-        found = read_or_warn(_read_checksums, self.folder / CODE_FILE, consequence) or {}
+        read = partial(read_sealed_json, unsealed=True)
+        found = read_or_warn(read, self.folder / CODE_FILE, consequence) or {}
         return {f"{FILE_KEY}{name}": str(checksum)[:8] for name, checksum in found.items()}
 
     @property
@@ -186,10 +187,6 @@ def edited_files(runs: Iterable[AnyRun | None]) -> list[str]:
         for name in names
         if len({each[name] for each in files if name in each}) > 1
     ]
-
-
-def _read_checksums(file: Path) -> dict[str, Any]:
-    return read_sealed_json(file, unsealed=True)
 
 
 def _completed(config: Mapping[str, Any], resolve: Callable[[Any], Any]) -> FlatSettings:

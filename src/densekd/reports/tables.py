@@ -94,7 +94,7 @@ class Table:
 
 
 def to_csv(table: Table) -> str:
-    """The table with all digits: shares from 0 to 1, seconds, separate columns of deviations.
+    """The table as CSV, with all digits: shares from 0 to 1, seconds, standard deviations apart.
 
     A text that a spreadsheet would compute, such as ``=1+1``, begins with an apostrophe.
     """

@@ -72,7 +72,7 @@ def write_report(
     """Write ``index.html``, ``tables/`` and ``figures/`` about some runs.
 
     Args:
-        places: run folders, sweep folders, or folders that hold them.
+        places: run folders, sweep folders, or folders that hold run folders.
         out: the folder of the report; files of an earlier one are replaced.
         on_progress: called with the number of figures drawn and the number of all figures.
     """

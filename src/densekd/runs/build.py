@@ -38,7 +38,7 @@ def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scen
     return dataclasses.replace(scenario, dataset=dataset, first=first)
 
 
-def load_dataset(config: CommonConfig, on_progress: OnProgress | None = None) -> Dataset:
+def load_dataset(config: CommonConfig, on_progress: OnProgress | None) -> Dataset:
     """Load the data set, with all images of each class."""
     data = config.data
     options = SourceOptions(

@@ -85,8 +85,8 @@ def _epoch_step(method: Method, report: TrainingProgress) -> int:
 def read_epochs(folder: Path) -> list[dict[str, Any]]:
     """Read the epochs in a folder in training order, each once; empty if there are none.
 
-    Compressions that an earlier version began have an ``epochs.json`` instead. Changed lines are
-    left out, with a warning.
+    Compressions that an earlier version began have those epochs in an ``epochs.json``. Changed
+    lines are left out, with a warning.
     """
     found: dict[int, dict[str, Any]] = {}
     with suppress(FileNotFoundError, DamagedFile):
@@ -117,7 +117,7 @@ def epoch_lines(folder: Path) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def copy_epochs(source: Path, target: Path) -> None:
-    """Copy ``epochs.jsonl`` from ``source`` to ``target``, replacing it there, if there is one."""
+    """Copy the ``epochs.jsonl`` in ``source``, if there is one, over that in ``target``."""
     with suppress(FileNotFoundError, DamagedFile):
         content = read_regular_file(source / EPOCHS_FILE, _MOST_BYTES)
         write_atomically(target / EPOCHS_FILE, content)

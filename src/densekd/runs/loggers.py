@@ -94,7 +94,8 @@ class RunLoggers(RunObserver):
             found = _call(name, logger.begin, run)
             self._known[name] = {"id": found, "tasks": known.get("tasks", 0)}
             self._epochs[name] = epochs[-1]["step"] if known and epochs else 0
-        self.catch_up(self.folder)
+        for entry in epochs:
+            self._log_epoch(entry)
         if self._known:
             write_sealed_json(self.folder / LOGGERS_FILE, self._known)
         else:

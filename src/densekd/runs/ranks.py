@@ -1,4 +1,4 @@
-"""Make the processes of a run agree on what they compute, and end together."""
+"""Check that the processes of a run agree on what they compute, and end them together."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -68,8 +68,8 @@ class StepRecord(metrics.StepMetrics):
             number=task.number,
             classes=task.classes,
             **asdict(measure(evaluation)),
-            head_accuracy=_accuracy(evaluation.head),
-            nme_accuracy=None if nearest is None else _accuracy(nearest),
+            head_accuracy=metrics.accuracy(evaluation.head),
+            nme_accuracy=None if nearest is None else metrics.accuracy(nearest),
             seconds=learned.seconds,
             images_per_second=learned.images / max(learned.seconds, 1e-9),
             notes=dict(learned.notes),
@@ -205,7 +205,3 @@ def _from_json(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_from_json, value))
     return math.nan if value is None else value
-
-
-def _accuracy(confusion: metrics.Matrix) -> float:
-    return float(np.trace(confusion) / confusion.sum())

@@ -64,7 +64,7 @@ class Result(Mapping[str, Any]):
     @property
     def settings(self) -> dict[str, Any]:
         """All settings of the run, as nested sections."""
-        settings: dict[str, Any] = self.record["config"]
+        settings: dict[str, Any] = copy.deepcopy(self._record["config"])
         return settings
 
     @cached_property
@@ -79,7 +79,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def average_incremental_accuracy(self) -> float:
-        """The mean of the accuracies after each task; NaN if one is unknown."""
+        """The mean of the accuracies after each task; NaN if one is unknown or there is none."""
         return self._number("average_incremental_accuracy")
 
     @property
@@ -89,12 +89,12 @@ class Result(Mapping[str, Any]):
 
     @property
     def forgetting(self) -> float | None:
-        """The mean drop of earlier tasks from their best accuracy; None with a single task."""
-        lost: float | None = self._record["forgetting"]
+        """The mean drop of earlier tasks from their best accuracy; None without earlier tasks."""
+        lost: float | None = self._record.get("forgetting")
         return lost
 
     def _number(self, name: str) -> float:
-        value = self._record[name]
+        value = self._record.get(name)
         return math.nan if value is None else float(value)
 
     def __getitem__(self, key: str) -> Any:

@@ -64,14 +64,16 @@ _STEP = record(
         "forward_transfer": is_measure,
     },
 )
-STEPS = list_of(_STEP, least=1)  # the records of the tasks that were learned
+_STEPS = list_of(_STEP, least=1)  # the records of the tasks that were learned
 
 # The entries that are read from stored settings, even if this version would refuse the settings.
 CONFIG = record(
-    {"method": record({"name": is_text}), "data": record({"source": is_text})},
+    {
+        "method": record({"name": is_text}),
+        "data": record({"source": is_text}, {"validation": is_measure}),
+    },
     {
         "epochs": optional(is_real),
-        "data": record({}, {"validation": is_measure}),
         "scenario": record(
             {},
             {
@@ -89,7 +91,6 @@ _AVERAGES = (
 )
 _TOTALS = {name: is_measure for name in _AVERAGES}
 _RUN = {
-    "steps": STEPS,
     "config": lambda value: is_tree(value) and CONFIG(value),
     "average_incremental_accuracy": is_measure,
     "forgetting": is_measure,
@@ -170,7 +171,7 @@ def load_result(folder: Path) -> dict[str, Any]:
         check_entries(file, result, _COMPRESSION, {**_ORIGIN, **_MORE_OF_COMPRESSION})
     else:
         check_entries(file, result, _RUN, {**_ORIGIN, **_TOTALS})
-        check_steps(file, result["steps"])
+        check_steps(file, result.get("steps"))
     return result
 
 
@@ -257,7 +258,7 @@ def check_study(file: Path) -> None:
 
 def check_steps(file: Path, steps: Any) -> None:
     """Raise `DamagedFile` unless these are the records of consecutive tasks from the first on."""
-    if not STEPS(steps) or any(
+    if not _STEPS(steps) or any(
         step["number"] != number or len(step["task_accuracies"]) != number + 1
         for number, step in enumerate(steps)
     ):

@@ -36,7 +36,7 @@ class TensorBoardLogger(Logger):
         return None
 
     def log(self, axis: Axis, step: int, numbers: Mapping[str, float]) -> None:
-        """Write numbers; hides those that an earlier call wrote for this step and later ones."""
+        """Write numbers, and hide those of an earlier call for this step and later ones."""
         if axis not in self._writers:
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 

@@ -49,7 +49,7 @@ class SweepJob:
     tree: Mapping[str, Any]  # its settings
     folder: Path
     shares: str  # identifies its base or teacher; jobs with the same value share it
-    figures: tuple[str, ...]  # drawn from it; flatness needs a measurement after the run
+    figures: tuple[str, ...]  # only flatness has an effect: it is measured after the run
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""Trials that Optuna proposes; its study is an SQLite file in the sweep's folder, to resume."""
+"""Trials that Optuna proposes; its studies are in an SQLite file, so that they resume."""
 
 import itertools
 import logging

@@ -34,7 +34,7 @@ class Pick:
         return cls(entry["cell"], entry["values"], entry.get("validation"), entry.get("trials", 0))
 
     def is_of(self, point: Mapping[str, Any], keys: Collection[str]) -> bool:
-        """Whether a point learns all tasks of this cell with the picked values."""
+        """Whether a point is in this cell, has the picked values and learns all tasks."""
         picked = all(point.get(key) == value for key, value in self.values.items())
         return picked and cell_of(point, keys) == self.cell and FIRST_TASKS not in point
 

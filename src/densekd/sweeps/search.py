@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from densekd.shapes import is_real
+
 SearchKind = Literal["grid", "random", "optuna"]
 
 _KEYS = ("kind", "parameters", "trials", "seed", "tasks", "prune_after")
@@ -33,7 +35,7 @@ class Parameter:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def at(self, share: float) -> Any:
-        """The value at a position in the list or range, from 0 to below 1."""
+        """The value at ``share``, from 0 to below 1, of the list or range."""
         if self.values:
             return self.values[int(share * len(self.values))]
         low, high = self.low, self.high + (1 if self.whole else 0)
@@ -42,8 +44,7 @@ class Parameter:
         else:
             value = low + share * (high - low)
         # Six digits are enough, and easy to read and type.
-        value = min(max(int(value) if self.whole else float(f"{value:.6g}"), self.low), self.high)
-        return value
+        return min(max(int(value) if self.whole else float(f"{value:.6g}"), self.low), self.high)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Search:
         return [{}]
 
     def _drawn(self, number: int) -> dict[str, Any]:
-        """Draw a random trial by seed, number and key alone, so more trials keep earlier ones."""
+        """Draw a random trial by seed, number and key: more trials don't change earlier ones."""
         from densekd.seeds import Seeds  # imports torch, which reading a file must not wait for
 
         places = {key: Seeds(self.seed).at(number, key) for key in self.parameters}
@@ -111,11 +112,11 @@ def read_search(tree: Mapping[str, Any]) -> Search:
 
 
 def hyper_parameters(grid: Mapping[str, Collection[Any]]) -> list[str]:
-    """The axes of a grid that look tuned: several numbers of a training or method setting."""
+    """The axes of a grid that look tuned: those of `_TUNED` with several numbers."""
     return [
         key
         for key, values in grid.items()
-        if key.startswith(_TUNED) and sum(map(_is_number, values)) > 1
+        if key.startswith(_TUNED) and sum(map(is_real, values)) > 1
     ]
 
 
@@ -158,7 +159,7 @@ def _parameter(key: str, given: Any) -> Parameter:
             raise ValueError(f"{name} must have values, a list, or low and high, not {given!r}.")
         return Parameter(distinct(values))
     low, high, log = given.get("low"), given.get("high"), given.get("log", False)
-    if low is None or high is None or not (_is_number(low) and _is_number(high) and low < high):
+    if low is None or high is None or not (is_real(low) and is_real(high) and low < high):
         raise ValueError(f"{name} must have low and high, two numbers, the first being less.")
     if not isinstance(log, bool) or (log and low <= 0):
         raise ValueError(f"{name}: log is true or false, and true only for a low above 0.")
@@ -169,7 +170,3 @@ def _whole(key: str, value: Any, least: int) -> int:
     if type(value) is not int or value < least:
         raise ValueError(f"search.{key} must be a whole number of at least {least}, not {value!r}.")
     return value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

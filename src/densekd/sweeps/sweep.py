@@ -50,8 +50,7 @@ class SweepRecord:
         # known to be impossible now.
         points = [*(job.point for job in sweep.jobs), *(each.point for each in sweep.impossible)]
         now = [plain(point) for point in points]
-        for folder in [k for k, entry in self._others.items() if entry["point"] in now]:
-            del self._others[folder]
+        self._others = {k: e for k, e in self._others.items() if e["point"] not in now}
         impossible = [{"point": plain(e.point), "reason": e.reason} for e in sweep.impossible]
         before_left_out = [e for e in before.get("left_out", []) if e["point"] not in now]
         self._left_out = [*impossible, *before_left_out]

@@ -79,4 +79,7 @@ def test_the_result_of_a_stranger(folder: Path) -> None:
     assert "\x1b" not in repr(result)
     compression = {"kind": "compression", "teacher": "a", "student": "b", "method": "alone"}
     rewrite(folder / "result.json", {**compression, "epochs": [], "accuracy": None})
-    assert "compression" in repr(Result.open(folder))
+    result = Result.open(folder)
+    assert "compression" in repr(result)
+    assert math.isnan(result.average_incremental_accuracy)
+    assert result.forgetting is None
