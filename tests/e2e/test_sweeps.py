@@ -97,7 +97,7 @@ def test_an_experiment_runs(name: str, out: Path) -> None:
         value = found[experiment.measure]
         assert rows[label(run["point"])].split()[-2] == f"{100 * value:.1f}"
         assert found["config"]["epochs"] == 0.01
-        if "flatness" in experiment.figures:
+        if experiment.flatness:
             assert (folder / run["folder"] / "flatness.json").exists()
         if experiment.kind == "runs":
             assert found["config"]["method"]["name"] == run["point"]["method.name"]

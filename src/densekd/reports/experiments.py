@@ -119,7 +119,7 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
 def _is_finished(run: AnyRun | None, experiment: Experiment) -> bool:
     if run is None or run.result is None:
         return False
-    return "flatness" not in experiment.figures or getattr(run, "flatness", None) is not None
+    return not experiment.flatness or getattr(run, "flatness", None) is not None
 
 
 def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -> frozenset[str]:

@@ -14,7 +14,6 @@ from densekd.parts import is_reference, short_name
 from densekd.sweeps.search import Parameter, Search, check_names, distinct, read_search
 
 JobKind = Literal["runs", "compression"]
-Figure = Literal["curves", "base-curves", "old-new", "flatness", "memory", "orders"]
 
 # What a table can show: numbers of ``result.json``, and the training time.
 MEASURES = (
@@ -44,6 +43,7 @@ _KEYS = (
     "grid",
     "skip",
     "table",
+    "flatness",
     "figures",
     "search",
     "paper",
@@ -73,7 +73,7 @@ class Experiment:
     skip: tuple[Mapping[str, Any], ...]  # leaves out points that match all values of an entry
     rows: str  # the key whose values are the rows of the table
     columns: str  # the key whose values are its columns
-    figures: tuple[str, ...]
+    flatness: bool  # whether to measure how flat the minimum of each run is
     targets: tuple[Target, ...]  # the paper's numbers
     search: Search | None = None  # the hyper-parameters that are tried at each point of the grid
     text: str = ""  # of the file
@@ -192,7 +192,7 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
         skip=tuple(_skipped(tree, grid)),
         rows=_one_of("table.rows", table.get("rows"), list(grid)),
         columns=_one_of("table.columns", table.get("columns"), list(grid)),
-        figures=tuple(_one_of("figures", f, get_args(Figure)) for f in _get(tree, "figures", list)),
+        flatness=_flatness(tree),
         targets=(),
         search=read_search(_get(tree, "search", dict)) if "search" in tree else None,
     )
@@ -201,6 +201,14 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
             raise ValueError(f"{key} is in the grid and in search.parameters; keep one of them.")
     experiment.points()  # raises if there are none, or too many
     return dataclasses.replace(experiment, targets=tuple(_targets(experiment, tree)))
+
+
+def _flatness(tree: Mapping[str, Any]) -> bool:
+    # Files for earlier versions have a list of figures, of which only flatness had an effect.
+    value = tree.get("flatness", "flatness" in _get(tree, "figures", list))
+    if not isinstance(value, bool):
+        raise ValueError(f"flatness must be true or false, not {value!r}.")
+    return value
 
 
 def _targets(experiment: Experiment, tree: Mapping[str, Any]) -> Iterator[Target]:

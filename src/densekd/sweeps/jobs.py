@@ -49,7 +49,7 @@ class SweepJob:
     tree: Mapping[str, Any]  # its settings
     folder: Path
     shares: str  # identifies its base or teacher; jobs with the same value share it
-    figures: tuple[str, ...]  # only flatness has an effect: it is measured after the run
+    flatness: bool  # whether to measure it after the run
 
     @property
     def label(self) -> str:
@@ -299,5 +299,4 @@ def _job(
         base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
         known = [base_settings(config, 0), base_classes, str(scenario.tasks)]
         folder, shares = run_folder(config, out), digest(known)
-    kind, figures = experiment.kind, experiment.figures
-    return SweepJob(kind, point, plain(tree), folder, shares, figures)
+    return SweepJob(experiment.kind, point, plain(tree), folder, shares, experiment.flatness)

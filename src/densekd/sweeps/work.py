@@ -39,7 +39,7 @@ def work(job: SweepJob, channel: JobChannel) -> None:
     config = resolve(job.tree)
     reporter = JobReporter(config, channel)
     run_config(config, job.folder.parent, reporter)
-    if "flatness" in job.figures:
+    if job.flatness:
         # Trusted, because the user named the code when starting the sweep.
         on_progress = stoppable(reporter.measuring, reporter)
         measure_flatness(job.folder, on_progress=on_progress, trust_code=True)
@@ -87,7 +87,7 @@ def make_finished() -> Callable[[SweepJob], bool]:
     def finished(job: SweepJob) -> bool:
         if read_result(job.folder) is None or has_other_files(job.folder, checksum):
             return False
-        return "flatness" not in job.figures or measured_flatness(job.folder) is not None
+        return not job.flatness or measured_flatness(job.folder) is not None
 
     return finished
 

@@ -26,7 +26,7 @@ from densekd.training.callbacks import TrainingProgress
 from support.tiny_learners import STEPS_OF_TWO
 
 
-def swept(out: Path, scale: float | None = None, figures: tuple[str, ...] = ()) -> SweepPlan:
+def swept(out: Path, scale: float | None = None, flatness: bool = False) -> SweepPlan:
     """Four runs with two bases."""
     experiment = Experiment(
         name="mine",
@@ -39,7 +39,7 @@ def swept(out: Path, scale: float | None = None, figures: tuple[str, ...] = ()) 
         skip=(),
         rows="method.name",
         columns="seed",
-        figures=figures,
+        flatness=flatness,
         targets=(),
     )
     return plan(experiment, out, scale=scale)
@@ -196,7 +196,7 @@ def test_the_end_states_the_time_against_that_of_separate_runs(tmp_path: Path) -
 
 
 def test_a_run_whose_flatness_is_drawn_is_not_finished_without_it(tmp_path: Path) -> None:
-    job = swept(tmp_path, figures=("flatness",)).jobs[0]
+    job = swept(tmp_path, flatness=True).jobs[0]
     finish(job, 0.5, 1.0)
     finished = make_finished()
     assert not finished(job)

@@ -11,7 +11,7 @@ FULL = """
 title = "Two methods"
 about = "What they reach."
 measure = "forgetting"
-figures = ["curves", "old-new"]
+flatness = true
 skip = [{ "method.name" = "tkd", "scenario.steps" = 5, seed = 2 }]
 
 [settings]
@@ -63,7 +63,13 @@ def test_a_file_is_read_in_full(tmp_path: Path) -> None:
     grid = {"method.name": ("gkd", "tkd"), "scenario.steps": (1, 5), "seed": (1, 2)}
     assert experiment.grid == grid
     assert (experiment.rows, experiment.columns) == ("method.name", "scenario.steps")
-    assert experiment.figures == ("curves", "old-new")
+    assert experiment.flatness
+
+
+@pytest.mark.parametrize("figure", ["flatness", "curves"])
+def test_files_for_earlier_versions_list_figures(figure: str, tmp_path: Path) -> None:
+    text = FULL.replace("flatness = true", f'figures = ["{figure}"]')
+    assert read_experiment(written(tmp_path, text)).flatness == (figure == "flatness")
 
 
 def test_targets_are_rows_by_columns_or_a_number_for_a_row(tmp_path: Path) -> None:
@@ -131,7 +137,7 @@ def test_the_copy_that_a_sweep_keeps_has_the_name_of_its_folder(tmp_path: Path) 
         ('about = "What they reach."', "about = 3", "about must be a text, not 3."),
         ('"forgetting"\n', '"forgotten"\n', "'forgotten'; did you mean forgetting?"),
         ('"forgetting"\n', '"variance"\n', "measure must be one of average_incremental"),
-        ('"old-new"', '"bars"', "figures must be one of curves, base-curves, "),
+        ("flatness = true", "flatness = 1", "flatness must be true or false, not 1"),
         ('[grid]\n"method.name"', '[grids]\n"method.name"', "grids is not a key of an experiment"),
         ("seed = [1, 2]", "seed = 1", "grid.seed must be a list of values, not 1."),
         ("seed = [1, 2]", "seed = []", "grid.seed must be a list of values, not []."),

@@ -34,7 +34,7 @@ FOUR = Experiment(
     skip=(),
     rows="method.name",
     columns="scenario.steps",
-    figures=(),
+    flatness=False,
     targets=(),
 )
 
