@@ -69,7 +69,7 @@ class Snapshot(NamedTuple):
 
 def snapshot(model: Path) -> Snapshot:
     opened = Model.open(model)
-    test = opened.test_images()
+    test = opened.stored_images(tested=True)
     facts = {**opened.facts, "when": "", "update": {**opened.facts["update"], "seconds": 0}}
     tensors = {**test.images.state(), "test labels": test.labels}
     if isinstance(opened, FrozenModel):

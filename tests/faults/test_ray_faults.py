@@ -64,7 +64,7 @@ def test_the_jobs_of_a_lost_machine_are_repeated_on_another(cluster: Any, tmp_pa
     for folder in folders:
         folder.mkdir()
         assert pool.free
-        pool.start(SweepJob("runs", {}, {}, folder, "base", ()))
+        pool.start(SweepJob("runs", {}, {}, folder, "base", False))
     assert not pool.free
     wait = Waiting(pool)
     wait(lambda: all(map(machines, folders)))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from densekd import __version__
-from densekd.data.dataset import OnProgress
+from densekd.data.dataset import OnProgress, PixelImages, join_images
 from densekd.data.decode import shorter_side
 from densekd.files import to_json, write_atomically
 from densekd.model.model import Model
@@ -31,6 +31,7 @@ METADATA = "densekd.json"
 _TOLERANCE = 1e-4
 _OTHERWISE = 0.01  # share of images that may be so near the threshold that rounding decides
 _BATCH = 64
+_MOST_CHECKED = 1000  # images: more would take minutes, and gigabytes, with many classes
 
 
 class ExportMismatch(ValueError):
@@ -93,7 +94,7 @@ def _verified(
     # Not Path.resolve, which raises another error for a link to itself.
     if Path(os.path.realpath(file)).is_relative_to(os.path.realpath(model.folder)):
         raise ValueError(f"{file} is in the model's own folder; name a file elsewhere.")
-    pixels = model.stored_images()
+    pixels = _stored_pixels(model)
     if not len(pixels):
         raise ValueError(
             f"{model.folder} keeps no images to check an export with; teach it with exemplars, or "
@@ -122,6 +123,15 @@ def _verified(
             "version of torch."
         )
     return content, len(pixels), float(worst)
+
+
+def _stored_pixels(model: Model) -> Tensor:
+    """Kept images, half of them held out, as far as there are so many."""
+    tested = model.stored_images(tested=True, most=_MOST_CHECKED // 2)
+    others = model.stored_images(tested=False, most=_MOST_CHECKED - len(tested))
+    images = join_images([tested.images, others.images])
+    assert isinstance(images, PixelImages)
+    return images.pixels
 
 
 def _metadata(model: Model) -> dict[str, Any]:

@@ -162,3 +162,10 @@ def _check_memory(images: int, size: int) -> None:
 
 def _normalised(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
+
+
+def spread(places: Tensor, most: int | None) -> Tensor:
+    """The places, or ``most`` of them, spread evenly."""
+    if most is None or len(places) <= most:
+        return places
+    return places[torch.linspace(0, len(places) - 1, most).long()]

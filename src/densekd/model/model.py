@@ -173,12 +173,11 @@ class Model(ABC):
         ]
 
     @abstractmethod
-    def test_images(self) -> Split:
-        """The held-out images of all classes, on which accuracy is measured."""
+    def stored_images(self, *, tested: bool, most: int | None = None) -> Split:
+        """The kept images, or ``most`` of them, spread evenly.
 
-    @abstractmethod
-    def stored_images(self) -> Tensor:
-        """All images that the model keeps, uint8 ``[n, 3, H, W]``."""
+        Either those held out to measure accuracy on, or the others.
+        """
 
     @abstractmethod
     def training_counts(self) -> list[int]:

@@ -14,6 +14,7 @@ from densekd.model.model import Model
 
 _BATCH = 8
 _CALIBRATED_ON = 128  # images: enough for the range of each layer
+_COMPARED_ON = 1000  # images: all would take too long, and too much memory, with many classes
 _TIMED, _ROUNDS = 32, 5
 LEAST_AGREEMENT = 0.95
 
@@ -26,7 +27,7 @@ class Int8Comparison(NamedTuple):
     """A model in 8 bits compared with 32, both with the head fitted without the test images."""
 
     images: int
-    held_out: bool  # whether they are the test images; if not, all kept images
+    held_out: bool  # whether they are the test images; if not, other kept images
     accuracy: tuple[float, float] | None  # in 32 and in 8 bits; None without test images
     unknown: tuple[float, float]  # the share of images called unknown, in 32 and in 8 bits
     agreement: float  # the share of images that get the same class
@@ -71,9 +72,11 @@ def quantise(content: bytes, model: Model) -> bytes:
 
 def compare_int8(content: bytes, int8: bytes, model: Model) -> Int8Comparison:
     """Compare an ONNX model with the one in 8 bits; raises `PoorInt8` if they differ too often."""
-    test = model.test_images()
-    held_out = len(test.labels) > 0
-    pixels = _pixels(test) if held_out else model.stored_images()
+    stored = model.stored_images(tested=True, most=_COMPARED_ON)
+    held_out = len(stored) > 0
+    if not held_out:
+        stored = model.stored_images(tested=False, most=_COMPARED_ON)
+    pixels = _pixels(stored)
     sessions = [_session(each, model) for each in (content, int8)]
     (shares, known), (shares8, known8) = (_run(session, pixels) for session in sessions)
     best, best8 = shares.argmax(1), shares8.argmax(1)
@@ -87,7 +90,7 @@ def compare_int8(content: bytes, int8: bytes, model: Model) -> Int8Comparison:
     return Int8Comparison(
         len(pixels),
         held_out,
-        (_share(best == test.labels), _share(best8 == test.labels)) if held_out else None,
+        (_share(best == stored.labels), _share(best8 == stored.labels)) if held_out else None,
         (_share(~known), _share(~known8)),
         agreement,
         _speed(sessions[0], sessions[1], pixels[:_TIMED]),
@@ -97,12 +100,8 @@ def compare_int8(content: bytes, int8: bytes, model: Model) -> Int8Comparison:
 
 def _calibration_images(model: Model) -> Tensor:
     """Up to 128 kept images of all classes; test images only if there are no others."""
-    stored, test = model.stored_images(), _pixels(model.test_images())
-    tested = {each.numpy().tobytes() for each in test}
-    others = [i for i, each in enumerate(stored) if each.numpy().tobytes() not in tested]
-    chosen = torch.tensor(others or list(range(len(stored))))
-    places = torch.linspace(0, len(chosen) - 1, min(len(chosen), _CALIBRATED_ON)).long()
-    return stored[chosen[places]]
+    images = model.stored_images(tested=False, most=_CALIBRATED_ON)
+    return _pixels(images or model.stored_images(tested=True, most=_CALIBRATED_ON))
 
 
 def _pixels(split: Split) -> Tensor:

@@ -88,7 +88,7 @@ def test_guesses_are_names_with_probabilities(taught: Path) -> None:
 
 def test_the_temperature_is_fitted_to_the_test_images(taught: Path) -> None:
     model = TrainedModel.open(taught)
-    kept = model.test_images()
+    kept = model.stored_images(tested=True)
     assert isinstance(kept.images, PixelImages)
     logits = model.learner.logits(kept.images)
     assert model.temperature != 1.0
@@ -101,7 +101,7 @@ def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
     for counts in ({"red": 30, "green": 30}, {"blue": 30}):
         teach_model(tmp_path / "model", fill(tmp_path / "images", counts), options)
     model = TrainedModel.open(tmp_path / "model")
-    kept = model.test_images()
+    kept = model.stored_images(tested=True)
     assert isinstance(kept.images, PixelImages)
     names = model.learner.predict(kept.images)
     assert [guess[0].name for guess in model.predict(kept.images.pixels)] == names
@@ -112,8 +112,8 @@ def test_a_method_that_predicts_by_means(tmp_path: Path) -> None:
 def test_earlier_steps_can_be_opened(taught: Path) -> None:
     assert TrainedModel.open(taught).step == 1
     assert TrainedModel.open(taught, 0).classes == ("green", "red")
-    assert len(TrainedModel.open(taught, 0).test_images()) == 6
-    assert len(TrainedModel.open(taught).test_images()) == 9
+    assert len(TrainedModel.open(taught, 0).stored_images(tested=True)) == 6
+    assert len(TrainedModel.open(taught).stored_images(tested=True)) == 9
     with pytest.raises(ValueError, match=r"has no step 2; its steps are 0 to 1"):
         TrainedModel.open(taught, 2)
 
@@ -139,7 +139,7 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
         (2, 0, True),
     ]
     assert TrainedModel.open(model).classes == ("green", "red", "7")
-    assert len(TrainedModel.open(model).test_images()) == 9
+    assert len(TrainedModel.open(model).stored_images(tested=True)) == 9
     assert undo(model, 1).current
     assert TrainedModel.open(model).classes == ("green", "red", "blue")
     with pytest.raises(ValueError, match="has no step 7"):

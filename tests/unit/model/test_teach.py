@@ -124,7 +124,7 @@ def test_the_result_of_an_update(model: Path, tmp_path: Path) -> None:
 def test_accuracy_agrees_with_the_learner(model: Path, tmp_path: Path) -> None:
     update = teach_model(model, fill(tmp_path / "images", {"blue": 20, "7": 40}), TINY)
     opened = TrainedModel.open(model)
-    kept = opened.test_images()
+    kept = opened.stored_images(tested=True)
     names = opened.learner.predict(kept.images)
     truth = [opened.classes[rank] for rank in kept.labels.tolist()]
     right = [name == true for name, true in zip(names, truth, strict=True)]
@@ -138,7 +138,8 @@ def test_test_images_are_never_trained_on(model: Path, tmp_path: Path) -> None:
     teach_model(model, fill(tmp_path / "images", {"blue": 30}), TINY)
     opened = TrainedModel.open(model)
     tested, learned = (
-        pictures_of(split) for split in (opened.test_images(), opened.learner.memory.exemplars())
+        pictures_of(split)
+        for split in (opened.stored_images(tested=True), opened.learner.memory.exemplars())
     )
     assert (len(tested), len(learned)) == (3 + 3 + 4, 3 * 4)
     assert not tested & learned

@@ -127,7 +127,7 @@ def test_axes_of_the_grid_become_hyper_parameters() -> None:
     made = Experiment(
         *("mine", "Mine", "About.", "runs", "average_incremental_accuracy", {}),
         {"method.name": ("gkd",), "scenario.steps": (5,), "seed": (1, 2), KEY: (1.0, 2.0)},
-        *((), "method.name", "scenario.steps", (), ()),
+        *((), "method.name", "scenario.steps", False, ()),
     )
     picked = made.with_pick([KEY], tasks=3)
     assert picked.search == Search("grid", {KEY: Parameter((1.0, 2.0))}, tasks=3)

@@ -18,6 +18,7 @@ from densekd.model.frozen.backbone import FrozenBackbone, load_backbone
 from densekd.model.frozen.head import LinearHead
 from densekd.model.frozen.photos import Photos, join_photos, load_photos, open_kept
 from densekd.model.frozen.unknown import REFUSED, UnknownRule
+from densekd.model.images import spread
 from densekd.model.model import Model, ModelOutputs
 from densekd.model.store import FROZEN, Store
 from densekd.training.checkpoint import (
@@ -133,14 +134,12 @@ class FrozenModel(Model):
         """Whether each photo is used for testing instead of training, bool ``[n]``."""
         return is_tested(self.photos.test, self.labels)
 
-    def test_images(self) -> Split:
-        """The held-out images of all classes, on which accuracy is measured."""
-        tested = self.tested.nonzero().flatten()
-        return Split(PixelImages(self._pixels(tested)), self.labels[tested])
-
-    def stored_images(self) -> Tensor:
-        """The images that the model keeps, uint8 ``[n, 3, H, W]``."""
-        return self._pixels((self.photos.kept & (self.labels >= 0)).nonzero().flatten())
+    def stored_images(self, *, tested: bool, most: int | None = None) -> Split:
+        """The kept images, or ``most`` of them, decoded: the held-out ones, or the others."""
+        kept = self.photos.kept & (self.labels >= 0) & (self.tested == tested)
+        places = spread(kept.nonzero().flatten(), most)
+        pixels = self.crops([self.photos.jpegs[place] for place in places.tolist()])
+        return Split(PixelImages(pixels), self.labels[places])
 
     def training_counts(self) -> list[int]:
         """The number of training photos of each class, without those held out."""
@@ -171,9 +170,6 @@ class FrozenModel(Model):
         size = self.image_size
         crops = [*in_threads(lambda jpeg: centre_crop(open_kept(jpeg), size, self.resample), jpegs)]
         return torch.stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
-
-    def _pixels(self, places: Tensor) -> Tensor:
-        return self.crops([self.photos.jpegs[place] for place in places.tolist()])
 
 
 def is_tested(test: Tensor, labels: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def _tested(model: Model) -> tuple[Tensor, Tensor, Sequence[bytes]]:
         places = model.tested.nonzero().flatten()
         guesses = model.tested_head.scores(photos.features[places].float()).argmax(1)
         return model.labels[places], guesses, [photos.jpegs[place] for place in places.tolist()]
-    test = model.test_images()
+    test = model.stored_images(tested=True)
     assert isinstance(test.images, PixelImages)
     pixels = test.images.pixels
     images = [as_jpeg(Image.fromarray(each.numpy())) for each in pixels.permute(0, 2, 3, 1)]

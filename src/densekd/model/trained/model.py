@@ -16,6 +16,7 @@ from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import DamagedFile, read_regular_file, write_atomically
+from densekd.model.images import spread
 from densekd.model.model import Model, ModelOutputs
 from densekd.model.pointer import step_ancestors
 from densekd.model.store import Store
@@ -78,22 +79,18 @@ class TrainedModel(Model):
         """The class means ``[classes, D]``, if the method predicts by nearest mean."""
         return self.learner.prediction_means()
 
-    def test_images(self) -> Split:
-        """The held-out images of all classes, on which accuracy is measured."""
+    def stored_images(self, *, tested: bool, most: int | None = None) -> Split:
+        """The test images or the exemplars, or ``most`` of them."""
+        split = self._test_images() if tested else self.learner.memory.exemplars()
+        return split.take(spread(torch.arange(len(split)), most))
+
+    def _test_images(self) -> Split:
         store = Store(self.folder)
         steps = step_ancestors(self.folder, self.step)
         kept = (load_state(store.path(step) / "kept").tensors for step in steps)
         with sound_content(store.path(self.step)):
             parts = [Split(PixelImages(each["pixels"]), each["labels"]) for each in kept]
             return join_splits(parts[::-1])
-
-    def stored_images(self) -> Tensor:
-        """The test images and the exemplars."""
-        stored = [self.test_images().images]
-        if len(self.learner.memory):
-            stored.append(self.learner.memory.exemplars().images)
-        pixels = [images.pixels for images in stored if isinstance(images, PixelImages)]
-        return torch.cat(pixels)
 
     def training_counts(self) -> list[int]:
         """The number of exemplars of each class."""

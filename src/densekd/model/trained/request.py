@@ -164,7 +164,7 @@ class TrainedRequest(UpdateRequest):
         learner = self.learner(config)
         learned = learner.learn(self.task, callback=observer, checkpoints=checkpoints)
         observer.doing("testing")
-        earlier = [] if self.model is None else [self.model.test_images()]
+        earlier = [] if self.model is None else [self.model.stored_images(tested=True)]
         test = join_splits([*earlier, self.images.test])
         values = learner.in_float32().scores(test.images).cpu()
         update = _result(self, learner, learned, test, values.argmax(1) == test.labels)

@@ -111,7 +111,7 @@ def test_a_class_of_which_only_test_photos_are_left_learns_from_them(
     update = forget(model, [], learned)
     assert [each.tested for each in update.classes] == [2, 2, 0, 1]
     assert Model.open(model).training_counts() == [10, 10, 1, 6]
-    assert len(Model.open(model).test_images()) == 5
+    assert len(Model.open(model).stored_images(tested=True)) == 5
     with pytest.raises(ValueError, match="No photo of 'blue' would be left"):
         forget(model, [], list(files.values()))
 

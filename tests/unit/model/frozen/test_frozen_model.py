@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from densekd.data.dataset import PixelImages
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model, history, model_info, undo
 from densekd.model.options import TeachOptions
@@ -120,8 +121,21 @@ def test_features_are_those_of_the_photos(first: Path) -> None:
     assert opened.labels.tolist() == [0] * 20 + [1] * 20
     assert int(photos.test.sum()) == 6
     assert bool(photos.kept.all())
-    assert len(opened.test_images()) == 6
-    assert opened.stored_images().shape == (40, 3, 224, 224)
+
+
+@pytest.mark.parametrize(("tested", "images"), [(True, 6), (False, 34)])
+def test_stored_images(first: Path, tested: bool, images: int) -> None:
+    opened = FrozenModel.open(first)
+    every = opened.stored_images(tested=tested)
+    assert isinstance(every.images, PixelImages)
+    assert every.images.pixels.shape == (images, 3, 224, 224)
+    assert every.labels.tolist() == [0] * (images // 2) + [1] * (images // 2)
+    # Fewer are spread over all classes.
+    fewer = opened.stored_images(tested=tested, most=3)
+    assert isinstance(fewer.images, PixelImages)
+    assert fewer.labels.tolist() == every.labels[[0, (images - 1) // 2, -1]].tolist()
+    assert torch.equal(fewer.images.pixels[2], every.images.pixels[-1])
+    assert len(opened.stored_images(tested=tested, most=0)) == 0
 
 
 def test_held_out_photos_are_not_in_the_head_that_is_tested(model: Path) -> None:
