@@ -3,8 +3,8 @@ BIN := .venv/bin
 # A file is run by one process, which makes its fixtures once; the files with the longest tests come first.
 # torch's compiler starts a process that waits for kernels of GPUs, unless it may have one thread alone.
 PYTEST = OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/pytest --dist loadfile --no-loadscope-reorder
-# Tests that wait for other processes leave room for one process more than there are cores.
-PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(8, 1 + (os.cpu_count() or 1)))')
+# Tests that wait for other processes leave room for two processes more than there are cores.
+PROCESSES = $(shell $(BIN)/python -c 'import os; print(min(8, 2 + (os.cpu_count() or 1)))')
 
 # Pins what the package is built with, too.
 export PIP_CONSTRAINT := constraints.txt
@@ -36,7 +36,7 @@ demo: .venv-demo/installed ## Learn digits by three methods, and compare them.
 	done
 	.venv-demo/bin/densekd compare runs/demo --plot runs/demo/comparison.png
 
-test: .venv/installed ## Run all tests (10 to 20 minutes on two cores).
+test: .venv/installed ## Run all tests (8 to 20 minutes on two cores).
 	$(PYTEST) --numprocesses $(PROCESSES)
 
 test-fast: .venv/installed ## Run the tests that train nothing and open no page (about a minute).
