@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.cli.options import command
+from densekd.cli.options import argument, command
 from densekd.display import output
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @command("densekd compare runs", "densekd compare runs --all --plot comparison.png")
 def compare_command(
-    folder: Annotated[Path, typer.Argument(help="Folder that holds run folders.")] = Path("runs"),
+    folder: Annotated[
+        Path, argument("Folder that holds run folders. Default: runs.", "FOLDER")
+    ] = Path("runs"),
     plot: Annotated[
         Path | None, typer.Option(help="Draw accuracy over classes seen, as PNG, PDF or SVG.")
     ] = None,

@@ -21,7 +21,7 @@ _MOST_SIGMAS = 1000  # each takes a pass over all images for every draw
     note="Repeat the same command to resume a measurement that was stopped.",
 )
 def flatness_command(
-    run: Annotated[Path, argument("Folder of a finished run.")],
+    run: Annotated[Path, argument("Folder of a finished run.", "RUN")],
     sigmas: Annotated[
         str,
         typer.Option(

@@ -120,7 +120,7 @@ def learn_command(
         argument(
             "Folder with a sub-folder of images per class, or with train/ and val/ of these; "
             "--finetune works without one.",
-            "[FOLDER]",
+            "FOLDER",
         ),
     ] = None,
     dry_run: Annotated[

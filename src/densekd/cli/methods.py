@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "densekd methods podnet+rdkd --data cifar100",
 )
 def methods_command(
-    name: Annotated[str | None, argument("A method to explain. Default: list all.")] = None,
+    name: Annotated[str | None, argument("Method to explain. Default: list all.", "METHOD")] = None,
     data: Annotated[
         str, typer.Option(help="Data set whose default settings are shown.", metavar="SOURCE")
     ] = "cifar100",

@@ -94,7 +94,10 @@ class CliCommand(NamedTuple):
 
     def add_to(self, app: typer.Typer, panel: str | None = None) -> None:
         """Register the command."""
-        app.command(self.name, epilog=self.epilog, rich_help_panel=panel)(self.function)
+        # Terminals may be narrower than the docstring's lines, so each paragraph becomes one line.
+        paragraphs = (inspect.getdoc(self.function) or "").split("\n\n")
+        help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        app.command(self.name, help=help, epilog=self.epilog, rich_help_panel=panel)(self.function)
 
 
 def command(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from densekd.cli import options
-from densekd.cli.options import command, option
+from densekd.cli.options import argument, command, option
 from densekd.cli.signals import resumable
 from densekd.display import output
 from densekd.display.interrupts import first_process
@@ -216,7 +216,7 @@ def config_show_command(settings: RunOptions) -> None:
 
 @command("densekd config check mine.toml", name="check")
 def config_check_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", show_default=False)],
+    file: Annotated[Path, argument("File of settings, as TOML.", "FILE")],
 ) -> None:
     """Check a file of settings. Exits with code 2 if it can't be used."""
     config = RunOptions(config=file).resolve()
