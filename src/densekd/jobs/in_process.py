@@ -1,4 +1,4 @@
-"""Jobs in a thread of this process, for those that hold values which other processes lack."""
+"""Run jobs in a thread, for values that can't be sent to another process."""
 
 import queue
 import threading
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, get_args
 
-from densekd.jobs.events import JobChannel, JobEnd, JobEvent, Work, run_job
+from densekd.jobs.events import JobChannel, JobEnd, JobEvent, JobFailed, Work, run_job
 
 
 class InProcessPool:
-    """Runs one job at a time in a thread; has the methods of `densekd.jobs.local.LocalPool`."""
+    """Runs one job at a time in a thread."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -62,7 +62,11 @@ class InProcessPool:
             self._thread = None
 
     def _run(self, channel: "_Channel") -> None:
-        channel.send(run_job(self.work, channel.job, channel))
+        end: JobEnd = JobFailed("its code ended the thread, as sys.exit() does.")
+        try:
+            end = run_job(self.work, channel.job, channel)
+        finally:
+            channel.send(end)  # without it, the pool's user would wait for ever
 
 
 class _Channel(JobChannel):

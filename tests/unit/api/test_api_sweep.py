@@ -73,6 +73,7 @@ def made() -> list[str]:
     return Path("made.txt").read_text().split()
 
 
+@pytest.mark.slow
 def test_values_run_in_this_process_and_resume_by_what_they_are(values: dict[str, Any]) -> None:
     done = densekd.sweep("values.toml", grid={"method": ["finetune", replay]}, **values)
     assert done.labels == ["finetune seed=1", "replay seed=1"]
@@ -87,6 +88,7 @@ def test_values_run_in_this_process_and_resume_by_what_they_are(values: dict[str
     assert other[0].folder not in [run.folder for run in done]
 
 
+@pytest.mark.slow
 def test_a_value_that_fails_stops_no_other_run(values: dict[str, Any]) -> None:
     done = densekd.sweep("values.toml", grid={"method": [failing, "finetune"]}, **values)
     assert done.labels == ["finetune seed=1"]
@@ -114,17 +116,20 @@ def test_a_sweep_needs_workers_and_an_engine_that_there_is() -> None:
         start_pool(engine=wrong)
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_are_numbers(values: dict[str, Any]) -> None:
     done = densekd.sweep("values.toml", grid={"seed": [*np.arange(1, 3)]}, **values)
     assert [point["seed"] for point in done.points] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_path_is_a_value_of_the_grid(values: dict[str, Any]) -> None:
     done = densekd.sweep("values.toml", grid={"data_dir": [Path("there")]}, **values)
     assert [point["data.dir"] for point in done.points] == ["there"]
     assert done.failures == {}
 
 
+@pytest.mark.slow
 def test_nothing_and_tables_are_values_of_the_grid(values: dict[str, Any]) -> None:
     grid: Any = {"test_per_class": [5, None], "method.options": [{"head": "linear"}]}
     done = densekd.sweep("values.toml", grid=grid, **values)

@@ -1,6 +1,8 @@
 import threading
 from typing import Any
 
+import pytest
+
 from densekd.jobs.events import JobChannel, JobDone, JobEvent, JobFailed, JobProgress, JobStopped
 from densekd.jobs.in_process import InProcessPool
 
@@ -43,6 +45,18 @@ def test_a_job_that_raises_fails_alone() -> None:
     assert "division by zero" in event.reason
     pool.start(1)
     assert collect(pool) == [(1, JobDone(1.0))]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("ending", [SystemExit, GeneratorExit])
+def test_a_job_that_ends_its_thread_has_failed(ending: type[BaseException]) -> None:
+    def work(job: object, channel: JobChannel) -> None:
+        raise ending
+
+    pool = InProcessPool(work)
+    pool.start(1)
+    ((_, event),) = collect(pool)
+    assert event == JobFailed("its code ended the thread, as sys.exit() does.")
 
 
 def waits(job: object, channel: JobChannel) -> None:
