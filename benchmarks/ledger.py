@@ -24,7 +24,7 @@ import numpy as np
 from densekd import metrics
 from densekd.files import to_json, write_atomically, write_sealed_json
 from densekd.reports.labels import shortened_schedule
-from densekd.reports.runs import AVERAGE, RunRecord
+from densekd.reports.runs import AVERAGE, ReportedRun
 from densekd.runs.epochs import EPOCHS_FILE
 from densekd.runs.record import StepRecord
 from densekd.runs.stored import RESULT_FILE, load_result
@@ -47,7 +47,7 @@ _NONE = "\N{EN DASH}"
 class Entry:
     """A finished run of the ledger."""
 
-    run: RunRecord
+    run: ReportedRun
     result: Mapping[str, Any]
 
     @property
@@ -121,7 +121,7 @@ def published() -> Mapping[tuple[str, int], float]:
 def read_entry(folder: Path) -> Entry:
     """Read the result of a run; raise ValueError if it is damaged or not at the full schedule."""
     result = load_result(folder)
-    run = RunRecord(folder, result["config"], result["steps"], result)
+    run = ReportedRun(folder, result["config"], result["steps"], result)
     if shortened_schedule(run.settings):
         raise ValueError(f"{folder} is a rehearsal: its epochs were shortened; remove it.")
     entry = Entry(run, result)

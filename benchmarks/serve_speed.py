@@ -113,7 +113,7 @@ def main() -> None:
         photos = given.photos or write_photos(place / "photos")
         model = Model.open(taught_model(photos, place))
         files = image_files(photos)
-        wanted = {each.file: each.guesses[0].name for each in predict_files(model, files)}
+        wanted = {each.file: each.prediction[0].name for each in predict_files(model, files)}
         folder, clients, rounds = [], [], []
         with served(place / "model") as port:
             ask_for(0.5, given.clients, port, wanted)  # to warm up

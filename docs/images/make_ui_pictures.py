@@ -47,12 +47,12 @@ def take(page: Page, name: str, height: int) -> None:
 
 
 def take_all(page: Page, new: Path, looked_at: list[Path]) -> None:
-    """Look, teach, and go through the other tabs."""
+    """Classify, teach, and go through the other tabs."""
     expect(page.get_by_text(f"{len(FIRST)} classes:")).to_be_visible()
-    look = tab(page, "Look")
-    look.locator("input[data-kind=images]").set_input_files(looked_at)
-    expect(look.locator(".kd-card")).to_have_count(len(looked_at))
-    expect(look.get_by_role("button", name="Teach this photo")).to_have_count(len(looked_at))
+    classify = tab(page, "Classify")
+    classify.locator("input[data-kind=images]").set_input_files(looked_at)
+    expect(classify.locator(".kd-card")).to_have_count(len(looked_at))
+    expect(classify.get_by_role("button", name="Teach this photo")).to_have_count(len(looked_at))
     take(page, "look", 850)
     teach = tab(page, "Teach")
     teach.locator("input[data-kind=folder]").set_input_files(new)

@@ -11,6 +11,13 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}.")
 
 
+def missing_extra(user: str, extra: str, instead: str = "") -> ValueError:
+    """The error if ``user`` needs packages that only an extra of this package installs."""
+    return ValueError(
+        f"{user} needs packages that aren't installed: `pip install 'densekd[{extra}]'`{instead}."
+    )
+
+
 def is_folder_name(name: str) -> bool:
     """Whether a text can name one folder: a visible character, and no slash or control character.
 

@@ -29,6 +29,12 @@ def expand_home(path: Path | str) -> Path:
     return Path(os.path.expanduser(path))  # Path's own method raises a RuntimeError
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder, or to the folder itself, after following all links."""
+    # Not Path.resolve, which fails for a link to itself.
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write a file so that it has the old or the new content even if the process is killed.
 

@@ -20,7 +20,7 @@ from types import ModuleType
 from densekd.checks import first_line
 from densekd.files import expand_home
 from densekd.seeds import fixed_random_state
-from densekd.values import is_own_module, value_digest
+from densekd.value_digest import is_own_module, value_digest
 
 _IN_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _IN_PYTHON = re.compile(r"python:(\w+)-([0-9a-f]{12})")

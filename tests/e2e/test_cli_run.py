@@ -1,6 +1,8 @@
+import inspect
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -9,13 +11,26 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from densekd.analysis.flatness import Noise
 from densekd.cli import app
+from densekd.cli.data import pack_command
+from densekd.cli.export import export_command
+from densekd.cli.flatness import flatness_command, parse_sigmas
+from densekd.cli.options import CliCommand
+from densekd.cli.predict import predict_command
+from densekd.cli.run import SettingOptions
+from densekd.cli.serve import serve_command
+from densekd.config.keywords import RUN_KEYS
+from densekd.config.schema import as_tree, resolve
+from densekd.config.settings_tree import given
+from densekd.data.pack import PackOptions
 from densekd.files import read_sealed_json
+from densekd.model.frozen.unknown import REFUSED
 
 from support.forked_commands import ForkedCommand
 from support.self_signal import self_signalled
@@ -52,6 +67,31 @@ def stored(out: Path) -> dict[str, Any]:
     """What the only run in a folder of runs found."""
     (file,) = out.glob("digits-*/result.json")
     return read_sealed_json(file)
+
+
+def test_the_help_names_the_defaults_of_the_settings() -> None:
+    settings, told = as_tree(resolve({})), {}
+    for name, kind in get_type_hints(SettingOptions, include_extras=True).items():
+        if default := re.search(r"Default: (\w+)\.", get_args(kind)[1].help):
+            told[name] = default[1]
+    assert told.keys() >= {"steps", "order", "method", "memory", "seed", "devices"}
+    assert told == {name: str(given(settings, *RUN_KEYS[name].split("."))) for name in told}
+
+
+def test_commands_repeat_the_defaults_of_the_package() -> None:
+    """They are written again, so that --help doesn't import torch."""
+
+    def default(command: CliCommand, name: str) -> Any:
+        return inspect.signature(command.function).parameters[name].default
+
+    noise = Noise(parse_sigmas(default(flatness_command, "sigmas")))
+    assert noise == Noise()
+    assert default(flatness_command, "draws") == noise.draws
+    assert default(flatness_command, "seed") == noise.seed
+    packed = PackOptions(*(default(pack_command, x) for x in ("shorter_side", "quality")))
+    assert packed == PackOptions()
+    for command in (export_command, predict_command, serve_command):
+        assert default(command, "refuse") == REFUSED
 
 
 def percent(share: float) -> str:

@@ -101,6 +101,16 @@ def test_a_full_disk_is_one_sentence(
     assert f"{file} can't be written (No space left on device)" in called.stderr
 
 
+@pytest.mark.slow
+def test_an_export_is_checked_on_a_limited_number_of_images(
+    by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "_MOST_CHECKED", 8)
+    model = TrainedModel.open(by_head)
+    assert len(model.stored_images(tested=True)) < 8 < len(model.stored_images(tested=False))
+    assert export(model, "torch", tmp_path / "model.pt2").images == 8
+
+
 def check_printed_code(code: str, model: Model, folder: Path) -> None:
     """Check that the code reads, crops and classifies images as the model does."""
     for image in varied_images(folder):
@@ -215,7 +225,7 @@ def test_refusals_are_one_sentence(
     for package in ("onnx", "onnxruntime", "onnxscript"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, package, None)
-            with pytest.raises(ValueError, match=r"`pip install densekd\[onnx\]`"):
+            with pytest.raises(ValueError, match=r"`pip install 'densekd\[onnx\]'`"):
                 export(model, "onnx", tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 

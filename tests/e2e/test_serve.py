@@ -251,7 +251,7 @@ def test_refusals_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             without.setitem(sys.modules, package, None)
             for module in ("api", "access", "request_images"):
                 without.delitem(sys.modules, f"densekd.serve.{module}", raising=False)
-            assert "`pip install densekd[ui]`" in refused("--port", "0")
+            assert "`pip install 'densekd[ui]'`" in refused("--port", "0")
 
 
 def test_the_documented_answer_is_what_is_given() -> None:

@@ -44,11 +44,11 @@ def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) 
     expected = [guess.name for guess in Model.open(model).predict([new[0]], top=3)[0]]
     with opened(browser, address) as page:
         expect(page.get_by_text("3 classes: blue, green, red.")).to_be_visible()
-        look = tab(page, "Look")
-        drop(look, [new[0], text])
-        expect(look.locator(".kd-card")).to_have_count(2)
-        expect(look.locator(".kd-bar span:first-child")).to_have_text(expected)
-        expect(look.get_by_role("alert")).to_contain_text("Can't read this file: not an image")
+        classify = tab(page, "Classify")
+        drop(classify, [new[0], text])
+        expect(classify.locator(".kd-card")).to_have_count(2)
+        expect(classify.locator(".kd-bar span:first-child")).to_have_text(expected)
+        expect(classify.get_by_role("alert")).to_contain_text("Can't read this file: not an image")
 
         lesson = tab(page, "Teach")
         set_epochs(page, lesson, "1")
@@ -77,8 +77,8 @@ def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) 
         expect(page.get_by_text("3 classes:")).to_be_visible()
         expect(past.get_by_role("button", name="Go to step 1")).to_be_visible()
         assert [entry.current for entry in history(model)] == [True, False]
-        look = tab(page, "Look")  # where the same photo is predicted again
-        expect(look.locator(".kd-bar span:first-child")).to_have_text(expected)
+        classify = tab(page, "Classify")  # where the same photo is predicted again
+        expect(classify.locator(".kd-bar span:first-child")).to_have_text(expected)
 
 
 @pytest.mark.slow
@@ -91,10 +91,10 @@ def test_answers_that_cross_the_end_of_their_stream_are_shown(
         opened(browser, address) as page,
     ):
         for count in (1, 2, 3):
-            look = tab(page, "Look")
-            drop(look, red[:count])
-            expect(look.locator(".kd-bar")).to_have_count(3 * count)
-        look.get_by_role("button", name="Teach this photo").last.click()
+            classify = tab(page, "Classify")
+            drop(classify, red[:count])
+            expect(classify.locator(".kd-bar")).to_have_count(3 * count)
+        classify.get_by_role("button", name="Teach this photo").last.click()
         lesson = page.get_by_role("tabpanel").filter(visible=True)
         expect(classes(lesson)).to_have_text(["No class yet", "1 photo"])
 
@@ -186,7 +186,7 @@ def test_forged_requests_are_refused(colours: Served, tmp_path: Path) -> None:
     status, config = ask("/config")
     assert status == 200
     events = json.loads(config)["dependencies"]
-    look = next(event["id"] for event in events if event["api_name"] == "look")
+    classify = next(event["id"] for event in events if event["api_name"] == "classify")
     for path in (
         *(f"/gradio_api/file={file}" for file in (secret, colours.model / "current.json")),
         f"/static/../gradio_api/file={secret}",
@@ -201,11 +201,11 @@ def test_forged_requests_are_refused(colours: Served, tmp_path: Path) -> None:
     assert ask("/gradio_api/queue/join", " " * 2**25)[0] == 403
     for named in (str(secret), "http://192.0.2.1/image.png"):
         file = {"path": named, "meta": {"_type": "gradio.FileData"}}
-        assert ask.event(look, None, file) == (403, "File access is not allowed.")
+        assert ask.event(classify, None, file) == (403, "File access is not allowed.")
         sent = json.dumps([{"name": "a.png", "file": named}])
-        status, told = ask.event(look, None, sent)
+        status, told = ask.event(classify, None, sent)
         assert "This file wasn't uploaded" in told
-    status, told = ask.event(look, None, "nonsense")
+    status, told = ask.event(classify, None, "nonsense")
     assert "reload the page" in told
     assert secret.exists()
     assert ask("/")[0] == 200

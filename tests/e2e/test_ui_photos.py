@@ -95,13 +95,13 @@ def test_the_camera_takes_photos_to_teach_and_to_look_at(tmp_path: Path, browser
                 video.element_handle(),
             )
         page.reload()
-        look = tab(page, "Look")
-        look.get_by_role("button", name="Camera", exact=True).click()
-        video = look.locator("video").element_handle()
+        classify = tab(page, "Classify")
+        classify.get_by_role("button", name="Camera", exact=True).click()
+        video = classify.locator("video").element_handle()
         page.wait_for_function(playing, arg=video)
-        look.get_by_role("button", name="Take a photo").click()
-        expect(look.locator(".kd-card .kd-bar")).to_have_count(2)
-        look.get_by_role("button", name="Teach this photo").click()
+        classify.get_by_role("button", name="Take a photo").click()
+        expect(classify.locator(".kd-card .kd-bar")).to_have_count(2)
+        classify.get_by_role("button", name="Teach this photo").click()
 
         lesson = page.get_by_role("tabpanel").filter(visible=True)
         expect(classes(lesson)).to_have_text(
@@ -115,7 +115,7 @@ def test_the_camera_takes_photos_to_teach_and_to_look_at(tmp_path: Path, browser
         set_epochs(page, lesson, "1")
         lesson.get_by_role("button", name="Teach").click()
         expect(page.get_by_text("3 classes: blue, red, test picture.")).to_be_visible()
-        expect(tab(page, "Look").locator(".kd-card .kd-bar")).to_have_count(3)
+        expect(tab(page, "Classify").locator(".kd-card .kd-bar")).to_have_count(3)
     assert Model.open(model).classes == ("blue", "red", "test picture")
 
 
@@ -140,14 +140,14 @@ def test_mistakes_are_shown_and_corrected(tmp_path: Path, browser: Browser) -> N
         expect(suspects).to_have_count(0)
         expect(tab(page, "History").get_by_text("Step 1 corrected")).to_be_visible()
 
-        look = tab(page, "Look")
-        drop(look, [tmp_path / "pattern.png"])
-        expect(look.get_by_text("None of these.")).to_be_visible()
-        look.get_by_role("button", name="Teach this photo").click()
+        classify = tab(page, "Classify")
+        drop(classify, [tmp_path / "pattern.png"])
+        expect(classify.get_by_text("None of these.")).to_be_visible()
+        classify.get_by_role("button", name="Teach this photo").click()
         lesson = page.get_by_role("tabpanel").filter(visible=True)
         lesson.get_by_label(NAME).fill("pattern")
         lesson.get_by_role("button", name="Teach").click()
         expect(lesson.get_by_text("Step 2 learned pattern from 1 photo.")).to_be_visible()
-        look = tab(page, "Look")
-        expect(look.locator(".kd-bar span:first-child").first).to_have_text("pattern")
+        classify = tab(page, "Classify")
+        expect(classify.locator(".kd-bar span:first-child").first).to_have_text("pattern")
     assert [count for count in FrozenModel.open(model).training_counts() if count == 1] == [1]

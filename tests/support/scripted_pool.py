@@ -37,7 +37,7 @@ class ScriptedPool:
             raise KeyboardInterrupt  # as if the process were killed
         scores, test = self.script(job.point)
         for task in range(len(scores)):
-            yield job, JobProgress("task", shared=True, scores=tuple(scores[: task + 1]))
+            yield job, JobProgress("task", base_done=True, scores=tuple(scores[: task + 1]))
             if self._hopeless is job:
                 self._running = None
                 yield job, JobStopped()
@@ -56,6 +56,9 @@ class ScriptedPool:
 
     def stop_job(self, job: SweepJob) -> None:
         self._hopeless = job
+
+    def close(self) -> None:
+        """Nothing is left to end."""
 
 
 def has_result(job: SweepJob) -> bool:

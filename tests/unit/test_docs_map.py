@@ -20,6 +20,20 @@ def test_the_map_shows_every_folder_and_top_level_module() -> None:
     assert folders | modules | tests <= named
 
 
+def test_the_map_names_every_module_of_a_folder() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    for heads, described in re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE):
+        for folder in re.findall(r"`([\w/]+)/`", heads):
+            modules = {path.stem for path in (PACKAGE / folder).glob("*.py") if _needs_name(path)}
+            assert modules <= set(re.findall(r"`(\w+)`", described)), folder
+
+
+def _needs_name(module: Path) -> bool:
+    """Whether the map must name a module: all but those of commands, which are named alike."""
+    command = module.parent.name == "cli" and "@command(" in module.read_text("utf-8")
+    return module.stem != "__init__" and not command
+
+
 def _tracked(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(("_", "."))
 

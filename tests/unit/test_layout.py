@@ -32,7 +32,7 @@ TESTED_ELSEWHERE = {
     "e2e/test_sweeps.py": {"sweeps/work.py"},
     "e2e/test_ui.py": {"cli/ui.py", "ui/request_filter.py"},
     "faults/test_run_faults.py": {"runs/locks.py"},
-    "faults/test_strange_runs.py": {"runs/stored.py", "shapes.py"},
+    "faults/test_strange_runs.py": {"runs/stored.py", "json_checks.py"},
     "property/test_distill_properties.py": {"losses/checks.py"},
     "unit/display/test_run_progress.py": {"display/progress.py"},
     "unit/config/test_schema.py": {"checks.py"},

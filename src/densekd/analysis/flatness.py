@@ -15,12 +15,12 @@ from densekd.data.batches import in_order
 from densekd.data.dataset import OnProgress, Split, join_splits
 from densekd.data.stratify import first_of_each
 from densekd.files import read_sealed_json, write_sealed_json
+from densekd.json_checks import is_measure, list_of
 from densekd.nn.network import Network
 from densekd.precision import working_dtype
 from densekd.runs.loaded import LoadedRun, load_run
 from densekd.runs.stored import FLATNESS_FILE, check_entries, load_flatness, read_or_warn
 from densekd.seeds import Seeds
-from densekd.shapes import is_measure, list_of
 from densekd.training.learner import Learner
 from densekd.training.phases import frozen_copy
 

@@ -21,13 +21,14 @@ from densekd.display.interrupts import interruptible
 from densekd.display.progress import Bars, display_target
 from densekd.display.sweep_progress import SweepDisplay, left_out, summary
 from densekd.files import expand_home
+from densekd.jobs.events import WorkerPool
 from densekd.parts import is_reference
 from densekd.sweeps.experiment_file import read_experiment
 from densekd.sweeps.jobs import SweepPlan, plan
 from densekd.sweeps.library import find_experiment
 from densekd.sweeps.outcome import SweepOutcome
 from densekd.sweeps.sweep import SweepRecord, carry_out, sweep_folder
-from densekd.sweeps.work import WorkerPool, make_finished, start_pool
+from densekd.sweeps.work import make_finished, start_pool
 from densekd.training.callbacks import Stopped
 
 
@@ -91,7 +92,7 @@ def sweep(
     axes = dict(_axis(keys.get(name, name), values) for name, values in (grid or {}).items())
     made = made.with_axes(plain(axes)).with_pick(pick, pick_tasks)
     tree = with_overrides(settings_of(given, keys), changes)
-    pool = partial(start_pool, *where, value=_python_value([axes, tree]))
+    pool = partial(start_pool, *where, python_value=_python_value([axes, tree]))
     planned = plan(made, expand_home(out), tree, scale)
     return SweepOutcome(carry_out_sweep(planned, pool, quiet=quiet))
 

@@ -12,7 +12,7 @@ from densekd.display import output
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from densekd.reports.runs import RunRecord
+    from densekd.reports.runs import ReportedRun
 
 
 @command("densekd compare runs", "densekd compare runs --all --plot comparison.png")
@@ -50,7 +50,7 @@ def compare_command(
         console.print(f"The plot is in {output.safe(plot)}.", soft_wrap=True)
 
 
-def _show_metrics(runs: Sequence[tuple[str, "RunRecord"]], console: "Console") -> None:
+def _show_metrics(runs: Sequence[tuple[str, "ReportedRun"]], console: "Console") -> None:
     from densekd.reports.overview import METRICS, NOTE_ON_METRICS
 
     titles = (f"{c.title} ({c.group}) %" if c.group else f"{c.title} %" for c in METRICS)

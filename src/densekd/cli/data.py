@@ -105,7 +105,7 @@ def pack_command(
         ),
     ] = 256,
     quality: Annotated[
-        int, option("Quality of the shrunk JPEG images, from 1 to 95. Default: 90.")
+        int, option("Quality of images that are encoded anew, from 1 to 95. Default: 90.")
     ] = 90,
     workers: Annotated[
         int | None, option("Processes that encode images. Default: up to one per processor.")

@@ -211,7 +211,7 @@ def show_plan(plan: "Plan", console: Console) -> None:
 
 def show_update(update: "Update", model: Path, console: Console) -> None:
     """Print what an update learned, and what it forgot."""
-    did, took = output.safe(output.what_it_did(update, "image")), output.duration(update.seconds)
+    did, took = output.safe(output.update_text(update, "image")), output.duration(update.seconds)
     console.print(
         f"Step {update.step}: {output.safe(model)} {did} in {took}. "
         f"It knows {output.count(len(update.classes), 'class', 'classes')}.",

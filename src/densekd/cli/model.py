@@ -104,7 +104,7 @@ def _row(entry: "HistoryEntry") -> list[str]:
         str(entry.step),
         "-" if entry.parent is None else str(entry.parent),
         output.safe(entry.when.replace("T", " ").removesuffix("+00:00") + " UTC"),
-        output.safe(output.what_it_did(update, most=2)),
+        output.safe(output.update_text(update, most=2)),
         output.number(len(update.classes)),
         output.percent(update.after.new),
         output.percent(update.after.old),

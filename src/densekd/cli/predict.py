@@ -101,10 +101,10 @@ def _files(images: str) -> list[Path]:
 def _print_table(found: Iterable["FilePrediction"]) -> None:
     table = output.table("image", "class", numbers=("%",))
     for answer in found:
-        for rank, guess in enumerate(answer.guesses):
+        for rank, guess in enumerate(answer.prediction):
             name = "" if rank else output.safe(answer.file)
             label = output.safe(guess.name)
-            if not answer.guesses.known and not rank:
+            if not answer.prediction.known and not rank:
                 label = f"unknown, most like {label}"
             table.add_row(name, label, output.percent(guess.probability))
     output.console().print(table)
@@ -114,8 +114,8 @@ def _print_csv(found: Iterable["FilePrediction"]) -> None:
     writer = csv.writer(sys.stdout)
     writer.writerow(["image", "rank", "name", "probability", "known"])
     for answer in found:
-        for rank, (name, probability) in enumerate(answer.guesses, 1):
-            known = "yes" if answer.guesses.known else "no"
+        for rank, (name, probability) in enumerate(answer.prediction, 1):
+            known = "yes" if answer.prediction.known else "no"
             texts = [spreadsheet_text(text) for text in (str(answer.file), name)]
             writer.writerow([texts[0], rank, texts[1], f"{probability:.6f}", known])
 
@@ -124,8 +124,8 @@ def _print_json(found: Iterable["FilePrediction"]) -> None:
     values = [
         {
             "image": str(answer.file),
-            "known": answer.guesses.known,
-            "guesses": [guess._asdict() for guess in answer.guesses],
+            "known": answer.prediction.known,
+            "guesses": [guess._asdict() for guess in answer.prediction],
             "error": answer.unreadable,
         }
         for answer in found

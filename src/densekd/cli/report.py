@@ -19,7 +19,7 @@ def report_command(
         list[Path] | None,
         argument(
             "Run folders, sweep folders, or folders that hold run folders. Default: runs.",
-            "RUNS...",
+            "RUNS",
         ),
     ] = None,
     out: Annotated[

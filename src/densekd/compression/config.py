@@ -53,7 +53,7 @@ class CompressionConfig:
     teacher: str  # the name of the large network
     student: str  # the name of the small network
     teacher_file: Path | None = None  # where a trained teacher is; without it, one is trained
-    groups: Count = 10  # blocks that the classes are divided into
+    groups: Count = 10  # the number of blocks of classes; groups of the loss are made of blocks
     order: OrderSeed | Literal["natural", "icarl"] | Path = 1993  # of the classes, before dividing
     options: CompressionOptions
     data: DataConfig = field(default_factory=DataConfig)

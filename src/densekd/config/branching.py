@@ -34,7 +34,7 @@ def read_config(folder: Path) -> Config:
     if not file.is_file():
         raise ValueError(f"{folder} is not the folder of a run; `densekd run` makes such folders.")
     tree = read_toml(file, sealed=True)
-    # `resolve` would read such a start's parent, and without end if that is this folder.
+    # `resolve` would read the start's parent, again and again if that is this folder.
     if given(tree, "start") is not None and given(tree, "start", "settings") is None:
         raise DamagedFile(f"{file} is damaged: its start isn't what was saved.")
     return resolve(tree)

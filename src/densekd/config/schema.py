@@ -17,7 +17,7 @@ from densekd.config.settings_tree import as_text, given, merge, plain, toml_line
 from densekd.data import sources
 from densekd.data.augment import Crop
 from densekd.data.memory import Quota
-from densekd.data.scenario import Task
+from densekd.data.scenario import Task, check_division
 from densekd.data.selection import Selection
 from densekd.jobs.estimate import PhaseWork, workload
 from densekd.methods.defaults import Preset
@@ -95,11 +95,11 @@ class ScenarioConfig:
     def __post_init__(self) -> None:
         if self.tasks is not None:
             if (self.steps, self.base, self.increment, self.equal) != (None, None, None, False):
-                raise ValueError("Tasks are given alone: steps, base and increment follow.")
-        elif (self.steps is None) == (self.increment is None):
-            raise ValueError("Give either steps or increment, and not both.")
-        if self.equal and (self.base is not None or self.steps is None):
-            raise ValueError("Equal tasks are given by steps alone: base and increment follow.")
+                raise ValueError("tasks goes alone: leave out steps, base, increment and equal.")
+        else:
+            check_division(
+                steps=self.steps, base=self.base, increment=self.increment, equal=self.equal
+            )
         if self.first is not None and self.steps is not None and self.first > self.steps + 1:
             raise ValueError(f"The first {self.first} of {self.steps + 1} tasks can't be learned.")
 
@@ -293,7 +293,7 @@ def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
 
 
 def _check_preset(tree: Mapping[str, Any]) -> None:
-    """Refuse a preset without effect, unless all schedules are given, as files by `as_toml` do."""
+    """Refuse a preset without effect. Files by `as_toml` give all schedules and may have one."""
     name = str(given(tree, "method", "name"))
     schedules = [given(tree, "training", part, "epochs") for part in ("base", "increment")]
     if given(tree, "training", "preset") and baseline_of(name) and None in schedules:

@@ -246,7 +246,7 @@ def plain(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_lines(tree: Mapping[str, Any], *path: str, unset: bool = False) -> list[str]:
-    """The TOML lines of the section ``path``; None is left out, or, by ``unset``, a comment."""
+    """The TOML lines of the section ``path``; None is left out; with ``unset``, a comment."""
     lines = [
         f"{_toml_key(key)} = {_toml_value(value)}"
         for key, value in tree.items()

@@ -109,7 +109,7 @@ def load_cifar(
 
 
 def find_cifar(name: CifarName, data_dir: Path) -> Path | None:
-    """Find the folder or archive that `load_cifar` reads, perhaps damaged; None if there isn't."""
+    """Find the folder or archive that `load_cifar` reads, perhaps damaged; None without one."""
     official = _official(name)
     folder, archive = data_dir / official.folder, data_dir / official.archive
     if all((folder / file).is_file() for file in official.md5):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from densekd.checks import first_line
+from densekd.checks import first_line, missing_extra
 from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, image_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.stratify import TEST_FRACTION, stratified_split
@@ -97,9 +97,7 @@ def open_hub(name: str, *, bars: bool = False) -> Mapping[str, Any]:
     try:
         import datasets
     except ImportError as error:
-        raise ValueError(
-            f"hub:{name} needs the package datasets: `pip install densekd[hub]`."
-        ) from error
+        raise missing_extra(f"hub:{name}", "hub") from error
 
     folder = expand_home(name)
     place = str(folder) if folder.is_dir() else name

@@ -69,7 +69,7 @@ def pack(
     if target.is_dir():
         raise ValueError(f"{target} is a folder; name a file to write to.")
     plan, work = _plan(table, options)
-    with _alone(target):
+    with _exclusive(target):
         if target.exists():
             if not _is_up_to_date(target, plan, table, options, workers):
                 raise ValueError(
@@ -89,9 +89,10 @@ def pack(
 
 
 def encode_image(file: Path, options: PackOptions) -> bytes:
-    """Encode an image as JPEG without its metadata.
+    """Return the bytes to pack for an image: a JPEG of it, shrunk, without metadata.
 
-    A small JPEG, or any file if ``shorter_side`` is None, stays as it is. Raises UnreadableImage.
+    A JPEG that is small enough, or any file if ``shorter_side`` is None, is returned as it is.
+    Raises UnreadableImage.
     """
     shorter = options.shorter_side
     with reading(file) as image:
@@ -321,7 +322,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _exclusive(target: Path) -> Iterator[None]:
     """Keep other processes from packing into the same file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_beside(target, "lock"))

@@ -162,6 +162,16 @@ class Scenario(Sequence[Task]):
         return f"Scenario({self.dataset.name!r}, tasks of {list(self.sizes)} classes)"
 
 
+def check_division(
+    *, steps: int | None, base: int | None, increment: int | None, equal: bool
+) -> None:
+    """Raise a ValueError for arguments of `Scenario.of` that contradict each other."""
+    if (steps is None) == (increment is None):
+        raise ValueError("Give either steps or increment, and not both.")
+    if equal and (base is not None or steps is None):
+        raise ValueError("Equal tasks are given by steps alone; leave out base and increment.")
+
+
 def task_sizes(
     classes: int,
     *,
@@ -175,11 +185,9 @@ def task_sizes(
     Raises:
         ValueError: the classes can't be divided like this; the message says what is possible.
     """
-    if (steps is None) == (increment is None):
-        raise ValueError("Give either steps or increment, and not both.")
+    check_division(steps=steps, base=base, increment=increment, equal=equal)
     if equal:
-        if base is not None or steps is None:
-            raise ValueError("Equal tasks are given by steps alone: base and increment follow.")
+        assert steps is not None
         return [_divide(classes, steps + 1, "classes", "tasks")] * (steps + 1)
     base = classes // 2 if base is None else base
     if not 1 <= base <= classes:

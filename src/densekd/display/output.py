@@ -70,7 +70,7 @@ def name_list(classes: Sequence[str], most: int = 3) -> str:
     return ", ".join(map(safe, listed)) + (f" and {number(rest)} more" if rest else "")
 
 
-def what_it_did(update: "Update", noun: str = "", most: int = 3) -> str:
+def update_text(update: "Update", noun: str = "", most: int = 3) -> str:
     """What an update did: ``learned cat, dog, and more of owl, from 30 images``.
 
     Args:

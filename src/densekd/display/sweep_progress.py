@@ -11,8 +11,8 @@ from densekd.display import output
 from densekd.display.interrupts import Interrupts
 from densekd.display.progress import Bars, Display
 from densekd.jobs.events import JobDone, JobEvent, JobFailed, JobProgress, JobStopped, JobWarning
-from densekd.reports.runs import AnyRun, RunRecord, finished_run
-from densekd.reports.statistics import group_by
+from densekd.reports.labels import impossible_lines, state_words
+from densekd.reports.runs import AnyRun, ReportedRun, finished_run
 from densekd.sweeps.experiment_file import label
 from densekd.sweeps.jobs import SweepJob, SweepPlan
 from densekd.sweeps.pick import cell_of
@@ -95,10 +95,7 @@ class SweepDisplay(Display, SweepObserver):
     def counts(self) -> list[str]:
         """How many jobs are finished, failed, running and waiting, and the time left."""
         states = Counter(self.record.entry(job)["state"] for job in self.record.sweep.jobs)
-        words = [f"{states['finished']} of {states.total()} finished"]
-        words += [
-            f"{states[s]} {s}" for s in ("pruned", "failed", "running", "waiting") if states[s]
-        ]
+        words = state_words(states, str(states.total()))
         left = self.seconds_left(states)
         return words if left is None else [*words, f"about {output.duration(left)} left"]
 
@@ -118,7 +115,7 @@ class SweepDisplay(Display, SweepObserver):
 
 def summary(sweep: SweepPlan, left: int) -> str:
     """How many runs and bases there are, in a line."""
-    runs, bases = len(sweep.jobs), len({job.shares for job in sweep.jobs})
+    runs, bases = len(sweep.jobs), len({job.base_key for job in sweep.jobs})
     done = f" ({runs - left} already finished)" if left < runs else ""
     what = f"{output.count(runs, 'run')}{done}, {output.count(bases, _base(sweep))}"
     if (search := sweep.experiment.search) is not None:
@@ -138,13 +135,13 @@ def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
     """List the runs, the bases that they share, and their states."""
     done = {job.folder for job in filter(make_finished(), sweep.jobs)}
     console.print(summary(sweep, len(sweep.jobs) - len(done)), soft_wrap=True)
-    numbers = {shares: n for n, shares in enumerate(dict.fromkeys(j.shares for j in sweep.jobs), 1)}
+    numbers = {key: n for n, key in enumerate(dict.fromkeys(j.base_key for j in sweep.jobs), 1)}
     table = output.table("run", _base(sweep), "state", "folder")
     for job in sweep.jobs:
         begun = "started" if job.folder.exists() else "waiting"
         state = "finished" if job.folder in done else begun
         folder = output.safe(job.folder)
-        table.add_row(output.safe(job.label), str(numbers[job.shares]), state, folder)
+        table.add_row(output.safe(job.label), str(numbers[job.base_key]), state, folder)
     for each in sweep.impossible:
         table.add_row(output.safe(each.label), "-", "impossible", "-")
     console.print(table)
@@ -154,11 +151,8 @@ def show_sweep_plan(sweep: SweepPlan, console: Console) -> None:
 
 def left_out(sweep: SweepPlan) -> list[str]:
     """A line for each reason why runs are impossible, with these runs."""
-    lines = []
-    for reason, points in group_by(sweep.impossible, lambda each: each.reason).items():
-        runs = ", ".join(output.safe(each.label) for each in points)
-        lines.append(output.escape_controls(f"Impossible: {runs}: {reason}"))
-    return lines
+    points = ((output.safe(each.label), each.reason) for each in sweep.impossible)
+    return [output.escape_controls(line) for line in impossible_lines(points)]
 
 
 def show_outcome(record: SweepRecord, console: Console) -> None:
@@ -214,18 +208,17 @@ def training_times(sweep: SweepPlan) -> dict[str, float]:
         run = finished_run(job.folder)
         if (seconds := _measured(run, "seconds")) is not None:
             apart += seconds
-            if job.shares in bases and isinstance(run, RunRecord):
+            if job.base_key in bases and isinstance(run, ReportedRun):
                 saved += run.steps[0]["seconds"]
-            bases.add(job.shares)
+            bases.add(job.base_key)
     return {"together": apart - saved, "apart": apart, "bases": len(bases)}
 
 
 def _outcome_lines(record: SweepRecord) -> list[str]:
     sweep = record.sweep
     states = Counter(record.entry(job)["state"] for job in sweep.jobs)
-    of = f"{states['finished']} of {output.count(len(sweep.jobs), 'run')} finished"
-    failed = "".join(f", {states[s]} {s}" for s in ("pruned", "failed") if states[s])
-    lines = [f"{_title(sweep)}: {of}{failed}.", *left_out(sweep)]
+    ended = ", ".join(state_words(states, output.count(len(sweep.jobs), "run")))
+    lines = [f"{_title(sweep)}: {ended}.", *left_out(sweep)]
     for job in sweep.jobs:
         if record.entry(job)["state"] == "failed":
             reason = output.escape_controls(record.entry(job)["reason"])

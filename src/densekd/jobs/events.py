@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ class JobProgress:
     doing: str  # in words
     share: float | None = 0.0  # how much of the job is done, from 0 to 1; None if unknown
     left: float | None = None  # estimated seconds until it ends
-    shared: bool = False  # whether the part that other jobs wait for, such as a base, is done
+    base_done: bool = False  # whether the part that other jobs wait for, such as a base, is done
     scores: tuple[float, ...] = ()  # validation accuracies after each task, if some are new
 
 
@@ -65,6 +65,29 @@ class JobChannel(Protocol):
 
 
 Work = Callable[[Any, JobChannel], Any]
+
+
+class WorkerPool(Protocol):
+    """Where jobs run: in processes of this machine, on a Ray cluster, or in a thread."""
+
+    @property
+    def free(self) -> bool:
+        """Whether another job can be started."""
+
+    def start(self, job: Any) -> object:
+        """Start a job, only while `free`."""
+
+    def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]:
+        """Give new events of jobs, waiting at most ``seconds``."""
+
+    def stop(self) -> None:
+        """Ask all jobs to save their state and stop."""
+
+    def stop_job(self, job: Any) -> None:
+        """Ask one job to save its state and stop."""
+
+    def close(self) -> None:
+        """End all workers."""
 
 
 class Busy(ValueError):

@@ -8,6 +8,7 @@ from densekd.files import DamagedFile, set_aside
 from densekd.model.frozen.erase import read_erasure
 from densekd.model.model import read_model
 from densekd.model.pointer import (
+    POINTER_FILE,
     Pointer,
     read_pointer,
     step_numbers,
@@ -45,7 +46,7 @@ def check_model(folder: Path) -> ModelCheck:
     """
     numbers = step_numbers(folder)
     if not numbers:
-        Store(folder).existing()  # raises, unless another process is just making a model
+        Store(folder).require_pointer()  # raises, unless another process is just making a model
     current, problems, unreadable = _check_notes(folder)
     if current is not None and current not in numbers:
         problems.append(f"The current step, {current}, is missing.")
@@ -68,7 +69,9 @@ def repair_model(folder: Path) -> tuple[ModelCheck, Path | None]:
         The check before the repair, and the folder of the moved files; None if none were moved.
     """
     if not step_numbers(folder):
-        Store(folder).existing()  # raises if there is no model, before making a lock file there
+        Store(
+            folder
+        ).require_pointer()  # raises if there is no model, before making a lock file there
     with Store(folder).held():
         found = check_model(folder)
         place = set_aside(folder, *found.unreadable) if found.unreadable else None
@@ -115,7 +118,7 @@ def _check_step(folder: Path, step: int) -> _StepCheck:
 def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
     """The current step, and the problems and damaged files among those beside the steps."""
     pointer, problems, unreadable = None, list[str](), list[Path]()
-    current, erasing = folder / "current.json", Store(folder).erasing
+    current, erasing = folder / POINTER_FILE, Store(folder).erasing
     try:
         pointer = read_pointer(folder)
         if pointer is None:
@@ -125,8 +128,10 @@ def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
     try:
         if erasing.exists():
             read_erasure(erasing)
-    except DamagedFile as error:
-        problems.append(str(error))
+    except DamagedFile:
+        problems.append(
+            f"{erasing} doesn't say what is being erased; erase the same classes and photos again."
+        )
         unreadable.append(erasing)
     if pointer is None and current.exists():
         unreadable.append(current)

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from densekd import __version__
+from densekd.checks import missing_extra
 from densekd.data.dataset import OnProgress, PixelImages, join_images
 from densekd.data.decode import shorter_side
-from densekd.files import to_json, write_atomically
+from densekd.files import is_inside, to_json, write_atomically
 from densekd.model.model import Model
 from densekd.model.quantise import Int8Comparison, compare_int8, quantise
 
@@ -29,7 +29,7 @@ ENDINGS: dict[ExportKind, str] = {"onnx": ".onnx", "torch": ".pt2"}
 METADATA = "densekd.json"
 
 _TOLERANCE = 1e-4
-_OTHERWISE = 0.01  # share of images that may be so near the threshold that rounding decides
+_PER_FLIPPED = 100  # of so many images, one may be so near the threshold that rounding decides
 _BATCH = 64
 _MOST_CHECKED = 1000  # images: more would take minutes, and gigabytes, with many classes
 
@@ -91,8 +91,7 @@ def _verified(
     """The checked content of the file, the number of images, and the largest difference."""
     if file.is_dir():
         raise ValueError(f"{file} is a folder; name a file to write to.")
-    # Not Path.resolve, which raises another error for a link to itself.
-    if Path(os.path.realpath(file)).is_relative_to(os.path.realpath(model.folder)):
+    if is_inside(file, model.folder):
         raise ValueError(f"{file} is in the model's own folder; name a file elsewhere.")
     pixels = _stored_pixels(model)
     if not len(pixels):
@@ -114,21 +113,23 @@ def _verified(
         otherwise += int((known != wanted).sum())
         if on_progress is not None:
             on_progress(min(start + _BATCH, len(pixels)), len(pixels))
-    allowed = max(1, _OTHERWISE * len(pixels))
+    allowed = max(1, len(pixels) // _PER_FLIPPED)
     if not worst <= _TOLERANCE or otherwise > allowed:
         raise ExportMismatch(
             f"The export to {to} differs from the model by {worst:.1e} in a probability "
             f"({_TOLERANCE:.0e} is allowed) and in whether an image is unknown for {otherwise} of "
-            f"{len(pixels)} images ({allowed:.0f} allowed), so nothing was written; try another "
+            f"{len(pixels)} images ({allowed} allowed), so nothing was written; try another "
             "version of torch."
         )
     return content, len(pixels), float(worst)
 
 
 def _stored_pixels(model: Model) -> Tensor:
-    """Kept images, half of them held out, as far as there are so many."""
-    tested = model.stored_images(tested=True, most=_MOST_CHECKED // 2)
-    others = model.stored_images(tested=False, most=_MOST_CHECKED - len(tested))
+    """Up to 1,000 kept images, half of them test images if there are enough of both."""
+    others = model.stored_images(tested=False, most=_MOST_CHECKED // 2)
+    tested = model.stored_images(tested=True, most=_MOST_CHECKED - len(others))
+    if len(tested) < _MOST_CHECKED // 2:
+        others = model.stored_images(tested=False, most=_MOST_CHECKED - len(tested))
     images = join_images([tested.images, others.images])
     assert isinstance(images, PixelImages)
     return images.pixels
@@ -162,9 +163,7 @@ def _to_onnx(pipeline: nn.Module, example: Tensor, about: dict[str, Any]) -> tup
         import onnxruntime  # type: ignore[import-untyped]
         import onnxscript  # noqa: F401 - torch needs it, but its own message is less clear
     except ImportError as error:
-        raise ValueError(
-            "Export to ONNX needs more packages; install them with `pip install densekd[onnx]`."
-        ) from error
+        raise missing_extra("Export to ONNX", "onnx") from error
 
     program = torch.onnx.export(
         pipeline,

@@ -11,23 +11,21 @@ import torch
 from torch import Tensor
 
 from densekd.allocator import physical_memory
-from densekd.data.dataset import OnProgress, PixelImages, Split
-from densekd.data.decode import decode_all
+from densekd.data.dataset import OnProgress, Split
 from densekd.data.folder import (
     TRAIN,
     WHOLE,
     FoundImages,
     check_usable,
     quote_names,
-    warn_left_out,
 )
-from densekd.data.folder_images import median_side
+from densekd.data.folder_images import median_side, read_images
 from densekd.model.options import OnKnownClass
 from densekd.seeds import Seeds
 
 # Hold out this share of a class's images for testing, or none if the class has too few.
 _TEST_SHARE = 0.15
-_FEWEST_TO_TEST = 5
+FEWEST_TO_TEST = 5
 MAX_TEST_IMAGES = 100  # of a class
 _MEMORY_SHARE = 0.5
 
@@ -106,17 +104,14 @@ def read_update_images(
 
     ``seed`` draws the test images, from ``val`` if the folder has one.
     """
-    table = found.table()
-    _check_memory(len(table.files), size)
-    pixels, read, unreadable = decode_all(table.paths, size, on_progress)
-    warn_left_out([*found.left_out, *unreadable])
-    table = table.take(torch.tensor(read, dtype=torch.int64))
+    _check_memory(len(found.table().files), size)
+    images, table = read_images(found, size, physical_memory(), on_progress, check=True)
     check_usable(source, table.counts())
     names = table.class_of_each
-    for_training, for_test = divide(names, table.part_of_each, seed)
+    for_training, for_test = train_test_masks(names, table.part_of_each, seed)
     new = tuple(sorted(set(names) - set(known)))
     ranks = {name: rank for rank, name in enumerate([*known, *new])}
-    whole = Split(PixelImages(pixels), torch.tensor([ranks[name] for name in names]))
+    whole = Split(images, torch.tensor([ranks[name] for name in names]))
     is_new = whole.labels >= len(known)
     chosen = (for_training & is_new, for_training & ~is_new, for_test)
     train, replay, test = (whole.take(each.nonzero().flatten()) for each in chosen)
@@ -130,7 +125,9 @@ def read_update_images(
     return UpdateImages(new, replayed, train, replay, test)
 
 
-def divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tensor, Tensor]:
+def train_test_masks(
+    names: Sequence[str], parts: Sequence[str], seed: int
+) -> tuple[Tensor, Tensor]:
     """Masks of the training and the test images; ``val`` images above the limit are in neither.
 
     The draw for a class depends on no other class, so adding a class changes no other's split.
@@ -143,7 +140,7 @@ def divide(names: Sequence[str], parts: Sequence[str], seed: int) -> tuple[Tenso
     for name, places in own.items():
         count = len(places)
         if WHOLE in parts:
-            count = max(1, round(count * _TEST_SHARE)) if count >= _FEWEST_TO_TEST else 0
+            count = max(1, round(count * _TEST_SHARE)) if count >= FEWEST_TO_TEST else 0
         order = torch.randperm(len(places), generator=Seeds(seed).at(name).generator("split"))
         test[torch.tensor(places)[order[: min(count, MAX_TEST_IMAGES)]]] = True
     train = torch.tensor([part in (TRAIN, WHOLE) for part in parts], dtype=torch.bool)
@@ -164,7 +161,7 @@ def _normalised(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def spread(places: Tensor, most: int | None) -> Tensor:
+def evenly_spaced(places: Tensor, most: int | None) -> Tensor:
     """The places, or ``most`` of them, spread evenly."""
     if most is None or len(places) <= most:
         return places

@@ -95,7 +95,7 @@ class Model(ABC):
         """
         folder = expand_home(folder)
         store = Store(folder)
-        pointer = store.existing()
+        pointer = store.require_pointer()
         step = pointer.step if step is None else step
         if not 0 <= step < pointer.steps:
             raise ValueError(
@@ -117,7 +117,7 @@ class Model(ABC):
     def entry(self) -> HistoryEntry:
         """The step's entry in the model's history."""
         store = Store(self.folder)
-        return store.entry(self.step, store.existing())
+        return store.entry(self.step, store.require_pointer())
 
     def crop(self, image: PhotoInput) -> Tensor:
         """Resize and crop one image as for training; gives uint8 ``[3, H, W]``."""
@@ -191,7 +191,7 @@ class Model(ABC):
         ``[n, classes]``, and whether each image looks like something that was taught, bool ``[n]``.
         """
 
-    def tested_weights(self) -> dict[str, Tensor]:
+    def evaluation_weights(self) -> dict[str, Tensor]:
         """The exported head's buffers as fitted without test images; empty without such a head."""
         return {}
 
@@ -220,7 +220,7 @@ def read_model(folder: Path, step: int, place: Path) -> Model:
 def history(folder: Path) -> list[HistoryEntry]:
     """All steps of a model, oldest first; logs a warning about missing ones."""
     store = Store(folder)
-    pointer = store.existing()
+    pointer = store.require_pointer()
     steps = store.steps(pointer)
     gone = [str(step) for step in range(pointer.steps) if step not in steps]
     if gone:
@@ -232,9 +232,9 @@ def history(folder: Path) -> list[HistoryEntry]:
 def undo(folder: Path, to: int | None = None) -> HistoryEntry:
     """Go back to the current step's parent, or to the step ``to``; nothing is deleted."""
     store = Store(folder)
-    store.existing()
+    store.require_pointer()
     with store.locked():
-        pointer = store.existing()
+        pointer = store.require_pointer()
         if to is None:
             to = store.entry(pointer.step, pointer).parent
         if to is None:

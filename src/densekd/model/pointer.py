@@ -5,14 +5,21 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from densekd.files import DamagedFile, read_regular_file, read_sealed_json, write_sealed_json
+from densekd.files import (
+    DamagedFile,
+    is_inside,
+    read_regular_file,
+    read_sealed_json,
+    write_sealed_json,
+)
 from densekd.training.checkpoint import load_facts, load_state
 
 _FORMAT = 1
-_NAME = "current.json"
+POINTER_FILE = "current.json"
 _MOST_BYTES = 1000
 
 logger = logging.getLogger(__name__)
@@ -27,7 +34,7 @@ class Pointer(NamedTuple):
 
 def write_pointer(folder: Path, pointer: Pointer) -> None:
     """Change the current step of a model, atomically."""
-    write_sealed_json(folder / _NAME, {"format": _FORMAT, **pointer._asdict()})
+    write_sealed_json(folder / POINTER_FILE, {"format": _FORMAT, **pointer._asdict()})
 
 
 def read_pointer(folder: Path) -> Pointer | None:
@@ -35,7 +42,7 @@ def read_pointer(folder: Path) -> Pointer | None:
 
     Raises ValueError if it is JSON but not what was written: someone may have edited it on purpose.
     """
-    file = folder / _NAME
+    file = folder / POINTER_FILE
     try:
         content = read_sealed_json(file, unsealed=True)
         step, steps = content["step"], content["steps"]
@@ -67,7 +74,7 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
     Raises ValueError if there are steps but none is intact, or if there is only a damaged
     ``current.json``.
     """
-    numbers, file = step_numbers(folder), folder / _NAME
+    numbers, file = step_numbers(folder), folder / POINTER_FILE
     problem = "is damaged" if file.exists() else "is missing"
     for step in reversed(numbers):
         if why_damaged(folder, step) is None:
@@ -82,6 +89,22 @@ def rebuild_pointer(folder: Path) -> Pointer | None:
         f"{file} {problem}, and no step in {folder / 'steps'} is intact; `densekd check "
         f"{folder}` says what is damaged; bring back a copy, or give another folder."
     )
+
+
+def revision(folder: Path) -> tuple[tuple[int, int], ...] | None:
+    """A value that changes when another step becomes current, or when its state is rewritten.
+
+    None if there is no model. Unlike `rebuild_pointer`, this reads no state.
+    """
+    pointer, found = None, list[os.stat_result]()
+    with suppress(ValueError, OSError):  # opening the model says what is wrong
+        pointer = read_pointer(folder)
+    steps = step_numbers(folder)[-1:] if pointer is None else [pointer.step]
+    states = [folder / "steps" / f"{step:03d}" / "state.json" for step in steps]
+    for file in (folder / POINTER_FILE, *states):
+        with suppress(OSError):
+            found.append(file.stat())
+    return tuple((each.st_ino, each.st_mtime_ns) for each in found) or None
 
 
 def step_numbers(folder: Path) -> list[int]:
@@ -100,9 +123,7 @@ def step_path(folder: Path, step: int) -> Path:
     inside = os.scandir(place) if place.is_dir() else ()
     links = [Path(entry) for entry in inside if entry.is_symlink()]
     for path in (place.parent, place, *links):
-        # Not Path.resolve, which fails for a link to itself.
-        real = Path(os.path.realpath(path))
-        if path.is_symlink() and not real.is_relative_to(os.path.realpath(folder)):
+        if path.is_symlink() and not is_inside(path, folder):
             raise DamagedFile(f"{path} is a link out of the model; replace it with a copy.")
     return place
 

@@ -19,7 +19,7 @@ class FilePrediction(NamedTuple):
     """The likeliest classes of an image file, or why it can't be read."""
 
     file: Path
-    guesses: Prediction
+    prediction: Prediction
     unreadable: str | None
 
 

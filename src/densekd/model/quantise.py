@@ -122,7 +122,7 @@ def _session(content: bytes, model: Model) -> Any:
     import onnx
     import onnxruntime
 
-    proto, weights = onnx.load_from_string(content), model.tested_weights()
+    proto, weights = onnx.load_from_string(content), model.evaluation_weights()
     for each in proto.graph.initializer:
         if each.name in weights:
             each.CopyFrom(onnx.numpy_helper.from_array(weights.pop(each.name).numpy(), each.name))

@@ -1,15 +1,15 @@
 """An update before it is carried out: its plan, its observer, and the base class of all kinds."""
 
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from densekd.data.dataset import OnProgress
+from densekd.files import ASIDE, is_inside
 from densekd.model.model import Model
 from densekd.model.options import TeachOptions
-from densekd.model.pointer import Pointer
+from densekd.model.pointer import POINTER_FILE, Pointer
 from densekd.model.store import Store, Update
 from densekd.training.callbacks import Callback
 
@@ -101,9 +101,7 @@ class UpdateRequest(ABC):
 
 def check_places(folder: Path, source: Path) -> None:
     """Raise ValueError if the folders of model and images overlap or are swapped."""
-    # Not Path.resolve, which fails for a link to itself.
-    model, images = (Path(os.path.realpath(each)) for each in (folder, source))
-    if model.is_relative_to(images) or images.is_relative_to(model):
+    if is_inside(folder, source) or is_inside(source, folder):
         raise ValueError(
             f"The model {folder} and the images {source} must not contain each other; "
             "give the model a folder of its own."
@@ -117,7 +115,7 @@ def check_place(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder for the model.")
-    ours = {"current.json", "lock", "pending", "set-aside", "steps"}
+    ours = {POINTER_FILE, "lock", "pending", ASIDE, "steps"}
     # Ignore hidden files: a killed update or the operating system may have left them.
     others = [p.name for p in folder.iterdir() if p.name not in ours and p.name[0] != "."]
     if Store(folder).pointer() is None and others:

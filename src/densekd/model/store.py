@@ -128,7 +128,7 @@ class Store:
         found = read_pointer(self.folder)
         return rebuild_pointer(self.folder) if found is None else found
 
-    def existing(self) -> Pointer:
+    def require_pointer(self) -> Pointer:
         """The current step; raises ValueError if there is no model."""
         pointer = self.pointer()
         if pointer is None:
@@ -151,11 +151,11 @@ class Store:
         ]
 
     def facts(self, step: int) -> dict[str, Any]:
-        """The record of a step, without its tensors; raises the error that `damaged` makes."""
+        """The record of a step, without its tensors; raises what `damaged_error` makes."""
         try:
             return load_facts(self.path(step) / "state")
         except (DamagedFile, FileNotFoundError) as error:
-            raise self.damaged(error) from error
+            raise self.damaged_error(error) from error
 
     def entry(self, step: int, pointer: Pointer) -> HistoryEntry:
         """The history entry of a step."""
@@ -166,9 +166,11 @@ class Store:
                 raise ValueError(f"{parent!r} can't be the number of a step.")
             return HistoryEntry(step, parent, when, current, update_from_json(update))
         except ValueError as error:
-            raise self.damaged(f"{self.path(step)} doesn't say what its update did.") from error
+            raise self.damaged_error(
+                f"{self.path(step)} doesn't say what its update did."
+            ) from error
 
-    def damaged(self, problem: object) -> DamagedFile:
+    def damaged_error(self, problem: object) -> DamagedFile:
         """Make the error that says what is damaged, and the way out."""
         return DamagedFile(
             f"{problem} `densekd check {self.folder}` says which steps are intact, and "
@@ -179,7 +181,7 @@ class Store:
         """Raise ValueError unless all files that a step needs are intact, also in other steps."""
         reason = why_damaged(self.folder, step)
         if reason is not None:
-            raise self.damaged(reason)
+            raise self.damaged_error(reason)
 
     def before_finetuning(self, step: int) -> int:
         """The nearest step, back from this one, that isn't fine-tuned; this one if that is lost."""
@@ -299,6 +301,14 @@ def _same_update(place: Path, other: Path) -> bool:
         return False
     same = [{**each, "when": "", "update": {**each["update"], "seconds": 0}} for each in facts]
     return same[0] == same[1]
+
+
+def unequal_error(prepared: Path) -> RuntimeError:
+    """Make the error for a state that isn't read back as it was saved."""
+    return RuntimeError(
+        f"The state saved in {prepared} differs from what was learned, so the model was not "
+        "changed."
+    )
 
 
 def update_from_json(facts: object) -> Update:

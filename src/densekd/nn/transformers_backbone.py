@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from densekd.checks import first_line
+from densekd.checks import first_line, missing_extra
 from densekd.files import expand_home
 from densekd.nn.network import Features, Preprocessing
 
@@ -161,9 +161,7 @@ def _transformers(network: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ValueError(
-            f"{network} needs the package transformers: `pip install densekd[hf]`."
-        ) from error
+        raise missing_extra(network, "hf") from error
     return transformers
 
 

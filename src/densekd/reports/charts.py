@@ -34,7 +34,7 @@ class Series:
 
     method: str
     points: tuple[ChartPoint, ...]
-    finished: bool = True  # whether the runs that it shows are
+    finished: bool = True  # whether it shows finished runs
 
 
 @dataclass(frozen=True)

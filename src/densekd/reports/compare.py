@@ -10,7 +10,7 @@ from densekd.files import expand_home, write_atomically
 from densekd.reports.charts import Chart, Series, draw_figures
 from densekd.reports.figures import curve
 from densekd.reports.labels import run_labels
-from densekd.reports.runs import AVERAGE, RunRecord, find_runs
+from densekd.reports.runs import AVERAGE, ReportedRun, find_runs
 
 # The measures that are compared, with their titles.
 COMPARED = {
@@ -52,7 +52,7 @@ def compare(*folders: Path | str) -> "Comparison":
 class Comparison(Sequence[Mapping[str, Any]]):
     """Finished runs side by side: one row per run, accuracies from 0 to 1, the best run first."""
 
-    def __init__(self, runs: Sequence[tuple[str, RunRecord]]) -> None:
+    def __init__(self, runs: Sequence[tuple[str, ReportedRun]]) -> None:
         self.runs = tuple(runs)
         self._rows: list[Mapping[str, Any]] = [
             {
@@ -112,7 +112,7 @@ def _texts(row: Mapping[str, Any]) -> list[str]:
     return [escape_controls(row["run"]), *shares, f"{row['minutes']:.1f}"]
 
 
-def finished_runs(*folders: Path) -> list[tuple[str, RunRecord]]:
+def finished_runs(*folders: Path) -> list[tuple[str, ReportedRun]]:
     """The finished runs in run folders, or in folders of them, each with a label; best first."""
     files = [
         file

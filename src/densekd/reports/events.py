@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from densekd.reports.groups import Group
+from densekd.reports.groups import RunGroup
 
 _PREFIX = "loss/"
 Curve = list[tuple[int, float]]
@@ -29,7 +29,7 @@ def read_losses(folder: Path) -> dict[str, Curve]:
     return {slot: sorted(curve.items()) for slot, curve in found.items()}
 
 
-def mean_losses(group: Group) -> dict[str, Curve]:
+def mean_losses(group: RunGroup) -> dict[str, Curve]:
     """The loss terms of a group: at each epoch, the mean over the runs that reached it."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in group.runs or group.all_runs:

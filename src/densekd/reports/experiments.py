@@ -2,16 +2,23 @@
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from densekd.config.settings_tree import INERT_KEYS, flat, merge, nested
-from densekd.reports.groups import Group
-from densekd.reports.labels import shortened_schedule, table_file_name
+from densekd.reports.groups import RunGroup
+from densekd.reports.labels import (
+    impossible_lines,
+    many,
+    shortened_schedule,
+    state_words,
+    table_file_name,
+)
 from densekd.reports.runs import AVERAGE, AnyRun, FoundRuns, edited_files, folder_of
-from densekd.reports.statistics import Summary, gaps, group_by
+from densekd.reports.statistics import Summary, gaps
 from densekd.reports.tables import CellKind, Column, FilledColumn, Table
 from densekd.runs.stored import check_links, load_sweep
 from densekd.sweeps.experiment_file import Experiment, label, read_experiment, short_value
@@ -39,7 +46,7 @@ class SweepEntry:
 
 
 @dataclass(frozen=True)
-class SweepResults:
+class ReportedSweep:
     """An experiment with all its runs, also those that failed or are waiting."""
 
     experiment: Experiment
@@ -55,35 +62,29 @@ class SweepResults:
         """Sentences on failed runs, points left out, edited files, and changes from the file."""
         failed = [e for e in self.entries if e.state == "failed"]
         lines = [f"Failed: {', '.join(map(str, e.point.values()))}: {e.reason}" for e in failed]
-        for reason, points in group_by(self.left_out, lambda each: each[1]).items():
-            labels = ", ".join(label(point) for point, _ in points)
-            lines.append(f"Impossible, and left out: {labels}: {reason}")
+        lines += impossible_lines((label(point), reason) for point, reason in self.left_out)
         edited = edited_files(entry.run for entry in (*self.trials, *self.entries))
-        lines += [f"{file} was another one in some of these runs." for file in edited]
-        return lines + ([self.rehearsal] if self.rehearsal else [])
+        lines += [f"{file} differs between these runs." for file in edited]
+        return lines + ([self.deviation] if self.deviation else [])
 
     @property
     def progress(self) -> str:
         """How many runs are finished, pruned, failed, running or waiting, in words."""
-        states = [entry.state for entry in (*self.trials, *self.entries)]
-        parts = [f"{states.count('finished')} of {len(states)} runs finished"]
-        parts += [
-            f"{n} {s}" for s in ("pruned", "failed", "running", "waiting") if (n := states.count(s))
-        ]
-        return ", ".join(parts)
+        states = Counter(entry.state for entry in (*self.trials, *self.entries))
+        return ", ".join(state_words(states, many(states.total(), "run")))
 
     @property
-    def rehearsal(self) -> str:
+    def deviation(self) -> str:
         """A sentence on how the runs differ from the planned ones; empty if they don't."""
         how = _shortened(entry.run for entry in self.entries if entry.run is not None)
         different = {key for entry in self.entries for key in entry.differs}
         how += [f"{key} {value}" for key, value in self.changes.items() if key in different]
         if not how:
             return ""
-        return f"Rehearsal: {', '.join(how)}; not comparable with the paper's numbers."
+        return f"Changed settings: {', '.join(how)}; not comparable with the paper's numbers."
 
 
-def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
+def read_sweep(folder: Path, found: FoundRuns) -> ReportedSweep:
     """Read the sweep in a folder, with those of its runs that were found.
 
     A failed run is left out if another run of its point has finished.
@@ -112,14 +113,13 @@ def read_sweep(folder: Path, found: FoundRuns) -> SweepResults:
     left = tuple(e for e in entries if e.state != "failed" or e.point not in done)
     left_out = tuple((each["point"], each["reason"]) for each in record.get("left_out", ()))
     seconds = record.get("seconds") or 0
-    results = SweepResults(experiment, changes, seconds, left, left_out=left_out)
+    results = ReportedSweep(experiment, changes, seconds, left, left_out=left_out)
     return results if "search" not in record else _picked(results, record["search"])
 
 
 def _is_finished(run: AnyRun | None, experiment: Experiment) -> bool:
-    if run is None or run.result is None:
-        return False
-    return not experiment.flatness or getattr(run, "flatness", None) is not None
+    measured = not experiment.flatness or getattr(run, "flatness", None) is not None
+    return run is not None and run.result is not None and measured
 
 
 def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -> frozenset[str]:
@@ -130,8 +130,7 @@ def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -
     """
     if not changes:
         return frozenset()
-    # Imported here because it takes seconds.
-    from densekd.compression.config import resolve_compression
+    from densekd.compression.config import resolve_compression  # here, because it takes seconds
     from densekd.config.schema import as_tree, resolve
 
     resolve_any = resolve if experiment.kind == "runs" else resolve_compression
@@ -151,7 +150,7 @@ def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -
     return frozenset(key for key in keys - free if not key.startswith("engine."))
 
 
-def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
+def _picked(sweep: ReportedSweep, search: Mapping[str, Any]) -> ReportedSweep:
     """Separate trials that weren't picked, and drop the searched keys from the picked points."""
     keys, picks = search["keys"], tuple(map(Pick.of, search["picks"]))
     chosen = [e for e in sweep.entries if any(pick.is_of(e.point, keys) for pick in picks)]
@@ -160,12 +159,11 @@ def _picked(sweep: SweepResults, search: Mapping[str, Any]) -> SweepResults:
     return replace(sweep, entries=entries, trials=trials, picks=picks)
 
 
-def experiment_tables(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> tuple[Table, ...]:
+def experiment_tables(sweep: ReportedSweep, methods: Mapping[AnyRun, str]) -> tuple[Table, ...]:
     """The tables of a sweep: one for each value of axes that aren't rows, columns or replicates.
 
     Rows and columns that ``--grid`` added to the file's have separate tables, and so have the
-    picks of a search. ``methods`` has the label of each run's method, by which the page filters
-    rows.
+    picks of a search. ``methods`` labels each run's method, by which the page filters rows.
     """
     placed = (sweep.experiment.rows, sweep.experiment.columns, *REPLICATES)
 
@@ -178,11 +176,11 @@ def experiment_tables(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> tup
     for added, where in distinct([place(entry) for entry in sweep.entries]):
         entries = [entry for entry in sweep.entries if place(entry) == (added, where)]
         layout = _Layout(sweep.experiment, where, added, entries)
-        tables.append(layout.table(sweep.rehearsal, methods))
+        tables.append(layout.table(sweep.deviation, methods))
     return (*tables, *([_picks_table(sweep, methods)] if sweep.picks else []))
 
 
-def _picks_table(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> Table:
+def _picks_table(sweep: ReportedSweep, methods: Mapping[AnyRun, str]) -> Table:
     """What a search picked for each cell of the table, and from how many trials."""
     picks = sweep.picks
     keys = dict.fromkeys(key for pick in picks for key in (*pick.cell, *pick.values))
@@ -206,12 +204,14 @@ def _picks_table(sweep: SweepResults, methods: Mapping[AnyRun, str]) -> Table:
     return Table.of(name, title, note, columns, _labels(runs, methods))
 
 
-def targets_of(sweeps: Sequence[SweepResults], groups: Sequence[Group]) -> dict[Group, float]:
+def targets_of(
+    sweeps: Sequence[ReportedSweep], groups: Sequence[RunGroup]
+) -> dict[RunGroup, float]:
     """The paper's average incremental accuracy, as a share, for the groups that it covers.
 
     Groups whose settings differ from the experiment's, such as other data, get none.
     """
-    found: dict[Group, float] = {}
+    found: dict[RunGroup, float] = {}
     for sweep in sweeps:
         same = [e for e in sweep.entries if e.run is not None and not e.differs]
         points = {entry.run: entry.point for entry in same}
@@ -236,7 +236,7 @@ class _Layout:
     added: bool  # whether ``--grid`` added its rows or columns
     entries: Sequence[SweepEntry]
 
-    def table(self, rehearsal: str, methods: Mapping[AnyRun, str]) -> Table:
+    def table(self, deviation: str, methods: Mapping[AnyRun, str]) -> Table:
         experiment = self.experiment
         rows = self._values(experiment.rows)
         runs = [self._runs({experiment.rows: row}) for row in rows]
@@ -252,7 +252,7 @@ class _Layout:
             suffix, words = f"{suffix}-added", [*words, "added by --grid"]
         title = experiment.title + (f" ({', '.join(words)})" if words else "")
         name = table_file_name(experiment.name + suffix)
-        note = f"{_READING} {rehearsal}".strip()
+        note = f"{_READING} {deviation}".strip()
         return Table.of(name, title, note, columns, _labels(runs, methods))
 
     def _results(self, rows: Sequence[Any]) -> Iterator[FilledColumn]:
@@ -332,8 +332,8 @@ def _shortened(runs: Iterable[AnyRun]) -> list[str]:
 
 def _planned(experiment: Experiment, point: GridPoint) -> bool:
     """Whether all values of a point, except seed and class order, are in the experiment's file."""
-    own = {key: (value,) for key, value in flat(experiment.settings).items()}
-    own |= experiment.grid
+    fixed = {key: (value,) for key, value in flat(experiment.settings).items()}
+    own = {**fixed, **experiment.grid}
     return all(value in own.get(key, ()) for key, value in _without(point, REPLICATES).items())
 
 

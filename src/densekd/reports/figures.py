@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from densekd.json_checks import is_count
 from densekd.reports.charts import Chart, ChartPoint, HeatMap, Series
 from densekd.reports.events import mean_losses
-from densekd.reports.groups import Group, by_order
-from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.reports.groups import RunGroup, by_order
+from densekd.reports.runs import AVERAGE, ReportedCompression, ReportedRun
 from densekd.reports.statistics import Summary, group_by
-from densekd.shapes import is_count
 
 _CURVES = {
     "accuracy": ("curves", "All classes seen"),
@@ -21,7 +21,7 @@ _CURVES = {
 _PERCENT = "% of test images"
 
 
-def charts(groups: Sequence[Group]) -> Iterator[Chart]:
+def charts(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     """All line and bar charts of class-incremental runs."""
     for own in group_by(groups, lambda group: group.protocol).values():
         yield from _curves(own)
@@ -32,7 +32,7 @@ def charts(groups: Sequence[Group]) -> Iterator[Chart]:
     yield from _memory(groups)
 
 
-def heat_maps(groups: Sequence[Group]) -> Iterator[HeatMap]:
+def heat_maps(groups: Sequence[RunGroup]) -> Iterator[HeatMap]:
     """The accuracy matrix of each group, as the mean over its runs."""
     for group in groups:
         matrices = [[step["task_accuracies"] for step in run.steps] for run in group.shown]
@@ -43,7 +43,7 @@ def heat_maps(groups: Sequence[Group]) -> Iterator[HeatMap]:
 
 
 def compression_charts(
-    compressions: Mapping[tuple[str, str], Sequence[CompressionRun]],
+    compressions: Mapping[tuple[str, str], Sequence[ReportedCompression]],
 ) -> Iterator[Chart]:
     """The mean loss of the students by epoch: a chart per protocol, a line per method."""
     found: dict[str, list[Series]] = {}
@@ -58,28 +58,28 @@ def compression_charts(
         yield Chart("compression", title, protocol, "epoch", "loss", tuple(series))
 
 
-def curve(runs: Sequence[RunRecord], measure: str) -> tuple[ChartPoint, ...]:
+def curve(runs: Sequence[ReportedRun], measure: str) -> tuple[ChartPoint, ...]:
     """A measure after each task, as the mean over runs."""
     tasks = zip(*(run.steps for run in runs), strict=False)
     means = ((each[0]["classes_seen"], Summary.of(s.get(measure) for s in each)) for each in tasks)
     return _points(means, 100)
 
 
-def _curves(groups: Sequence[Group]) -> Iterator[Chart]:
+def _curves(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     for measure, (section, classes) in _CURVES.items():
         lines = {group: curve(group.shown, measure) for group in groups}
         if any(len(points) > 1 for points in lines.values()):
             yield from _chart(section, f"{classes}, after each task", lines, "classes seen")
 
 
-def _old_new(groups: Sequence[Group]) -> Iterator[Chart]:
+def _old_new(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     measures = {"old_accuracy": "earlier tasks", "new_accuracy": "last task"}
     bars = {group: _points(enumerate(map(group.summary, measures)), 100) for group in groups}
     title = "Old and new classes after the last task"
     yield from _chart("stability", title, bars, categories=tuple(measures.values()))
 
 
-def _orders(groups: Sequence[Group]) -> Iterator[Chart]:
+def _orders(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     found = by_order(groups)
     bars = {group: _points(enumerate(shared.values()), 100) for group, shared in found.items()}
     for orders in list(found.values())[:1]:  # the same for all methods of a protocol
@@ -87,7 +87,7 @@ def _orders(groups: Sequence[Group]) -> Iterator[Chart]:
         yield from _chart("orders", "Average accuracy by class order", bars, categories=names)
 
 
-def _flatness(groups: Sequence[Group]) -> Iterator[Chart]:
+def _flatness(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     titles = {False: "Loss with noise on the weights", True: "Rise over the loss without noise"}
     for rise, title in titles.items():
         lines = {group: _points(_noisy_losses(group, rise)) for group in groups}
@@ -95,7 +95,7 @@ def _flatness(groups: Sequence[Group]) -> Iterator[Chart]:
         yield from _chart("flatness", title, lines, x, "mean cross-entropy of training images")
 
 
-def _noisy_losses(group: Group, rise: bool) -> Iterator[tuple[float, Summary | None]]:
+def _noisy_losses(group: RunGroup, rise: bool) -> Iterator[tuple[float, Summary | None]]:
     """The mean loss, or its rise, by sigma: over all draws of runs with the first run's sigmas."""
     known = [run.flatness for run in group.runs if run.flatness is not None]
     alike = [each["losses"] for each in known if each["sigmas"] == known[0]["sigmas"]]
@@ -111,7 +111,7 @@ def _noisy_losses(group: Group, rise: bool) -> Iterator[tuple[float, Summary | N
         )
 
 
-def _losses(groups: Sequence[Group]) -> Iterator[Chart]:
+def _losses(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     losses = {group: mean_losses(group) for group in groups}
     for slot in dict.fromkeys(slot for curves in losses.values() for slot in curves):
         lines = {
@@ -121,9 +121,9 @@ def _losses(groups: Sequence[Group]) -> Iterator[Chart]:
         yield from _chart("losses", f"Loss term: {slot}", lines, "epoch, over all tasks", "loss")
 
 
-def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
+def _memory(groups: Sequence[RunGroup]) -> Iterator[Chart]:
     """The average accuracy by exemplars per class, over protocols that differ only in these."""
-    found: dict[str, dict[str, dict[int, Group]]] = {}
+    found: dict[str, dict[str, dict[int, RunGroup]]] = {}
     for group in groups:
         size: Any = group.all_runs[0].settings.get("memory.per_class")
         if is_count(size) and group.runs:
@@ -136,7 +136,7 @@ def _memory(groups: Sequence[Group]) -> Iterator[Chart]:
             yield Chart("memory", title, label, x, _PERCENT, tuple(lines))
 
 
-def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
+def _by_memory(sizes: Mapping[int, RunGroup]) -> tuple[ChartPoint, ...]:
     """The points of a method: means over the replicates that all sizes share, or all if none is."""
     values = {size: group.by_replicate(AVERAGE) for size, group in sorted(sizes.items())}
     every = [set(known) for known in values.values()]
@@ -151,7 +151,7 @@ def _by_memory(sizes: Mapping[int, Group]) -> tuple[ChartPoint, ...]:
 def _chart(
     section: str,
     title: str,
-    points: Mapping[Group, tuple[ChartPoint, ...]],
+    points: Mapping[RunGroup, tuple[ChartPoint, ...]],
     x: str = "",
     y: str = _PERCENT,
     categories: tuple[str, ...] = (),

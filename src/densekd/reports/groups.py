@@ -7,27 +7,27 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from densekd.reports.labels import Protocol, many, method_labels, natural_order
-from densekd.reports.runs import AVERAGE, AnyRun, CompressionRun, RunRecord
+from densekd.reports.runs import AVERAGE, AnyRun, ReportedCompression, ReportedRun
 from densekd.reports.statistics import Difference, Summary, group_by, paired_difference
 
-_Run = TypeVar("_Run", RunRecord, CompressionRun)
+_Run = TypeVar("_Run", ReportedRun, ReportedCompression)
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RunGroup:
     """All runs of a method within a protocol, finished or not, by seed and class order."""
 
     method: str  # its name, and what distinguishes it from others of that name
     protocol: Protocol
-    all_runs: tuple[RunRecord, ...]
+    all_runs: tuple[ReportedRun, ...]
 
     @cached_property
-    def runs(self) -> tuple[RunRecord, ...]:
+    def runs(self) -> tuple[ReportedRun, ...]:
         """The finished runs."""
         return tuple(run for run in self.all_runs if run.result is not None)
 
     @property
-    def shown(self) -> tuple[RunRecord, ...]:
+    def shown(self) -> tuple[ReportedRun, ...]:
         """The runs in a curve: the finished ones or, if there are none, those that have begun."""
         return self.runs or tuple(run for run in self.all_runs if run.steps)
 
@@ -57,7 +57,7 @@ class Group:
         return {replicate: value for replicate, value in values.items() if value is not None}
 
 
-def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], dict[RunRecord, str]]:
+def group_runs(runs: Sequence[ReportedRun]) -> tuple[list[RunGroup], dict[ReportedRun, str]]:
     """Group the runs; also return the left-out runs with their labels.
 
     A run is left out if another one has the same settings, because it was copied, or repeated by
@@ -65,15 +65,15 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[list[Group], dict[RunRecord, 
     """
     members, repeated = _members(runs)
     groups = [
-        Group(label, protocol, tuple(run for _, run in sorted(group.items())))
+        RunGroup(label, protocol, tuple(run for _, run in sorted(group.items())))
         for (protocol, label), group in members.items()
     ]
     return sorted(groups, key=_position), repeated
 
 
 def group_compressions(
-    compressions: Sequence[CompressionRun],
-) -> dict[tuple[str, str], list[CompressionRun]]:
+    compressions: Sequence[ReportedCompression],
+) -> dict[tuple[str, str], list[ReportedCompression]]:
     """Compressions by protocol and method, sorted; of those with the same settings, the latest."""
     members, _ = _members(compressions)
     return {key: [*members[key].values()] for key in sorted(members)}
@@ -94,7 +94,9 @@ def _members(
     return members, repeated
 
 
-def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Group, Difference]]:
+def differences(
+    groups: Sequence[RunGroup], measure: str
+) -> list[tuple[RunGroup, RunGroup, Difference]]:
     """The paired difference of every two methods that share a protocol and a replicate."""
     found = []
     for first, second in itertools.combinations(groups, 2):
@@ -105,7 +107,7 @@ def differences(groups: Sequence[Group], measure: str) -> list[tuple[Group, Grou
     return found
 
 
-def by_order(groups: Sequence[Group]) -> dict[Group, dict[str, Summary]]:
+def by_order(groups: Sequence[RunGroup]) -> dict[RunGroup, dict[str, Summary]]:
     """The average accuracy by class order, of methods that have several orders.
 
     It has only the orders that all such methods of a protocol share, if there are at least two.
@@ -120,7 +122,7 @@ def by_order(groups: Sequence[Group]) -> dict[Group, dict[str, Summary]]:
     return shared
 
 
-def _every_order(group: Group) -> dict[str, Summary]:
+def _every_order(group: RunGroup) -> dict[str, Summary]:
     orders = group_by(group.runs, lambda run: run.replicate[1]).items()
     means = ((order, Summary.of(run.measured(AVERAGE) for run in runs)) for order, runs in orders)
     return {order: mean for order, mean in means if mean is not None}
@@ -129,11 +131,11 @@ def _every_order(group: Group) -> dict[str, Summary]:
 def _rank(run: AnyRun) -> tuple[bool, int, float]:
     """Sort key: the most advanced run last, among equals the latest last."""
     file = run.folder / ("result.json" if run.result else "config.toml")
-    steps = len(run.steps) if isinstance(run, RunRecord) else 0
+    steps = len(run.steps) if isinstance(run, ReportedRun) else 0
     return run.result is not None, steps, file.stat().st_mtime
 
 
-def _position(group: Group) -> tuple[list[tuple[int, str]], float, str]:
+def _position(group: RunGroup) -> tuple[list[tuple[int, str]], float, str]:
     """Sort key: protocol, then best accuracy first, groups without finished runs last."""
     summary = group.summary(AVERAGE)
     return natural_order(group.protocol.label), -summary.mean if summary else 1.0, group.method

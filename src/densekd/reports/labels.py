@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import PurePath
 from typing import Any
@@ -199,3 +200,17 @@ def _described(name: str, settings: FlatSettings, keys: Sequence[str]) -> str:
 def _short(key: str) -> str:
     file = key.removeprefix(FILE_KEY)
     return key.rpartition(".")[2] if file == key else PurePath(file).name
+
+
+def state_words(states: Counter[str], total: str) -> list[str]:
+    """The number of runs in each state, in words: ``3 of 4 runs finished``, ``1 failed``."""
+    others = [s for s in ("pruned", "failed", "running", "waiting") if states[s]]
+    return [f"{states['finished']} of {total} finished", *(f"{states[s]} {s}" for s in others)]
+
+
+def impossible_lines(points: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each reason why points can't be run; each is given by its label and reason."""
+    return [
+        f"Impossible: {', '.join(name for name, _ in alike)}: {reason}"
+        for reason, alike in group_by([*points], lambda each: each[1]).items()
+    ]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from densekd.reports.groups import Group, by_order, differences
+from densekd.reports.groups import RunGroup, by_order, differences
 from densekd.reports.labels import natural_order
-from densekd.reports.runs import AVERAGE, CompressionRun, RunRecord
+from densekd.reports.runs import AVERAGE, ReportedCompression, ReportedRun
 from densekd.reports.statistics import Summary, gaps
 from densekd.reports.tables import Column, FilledColumn, Table
 
@@ -48,7 +48,7 @@ _HOW = (
 _SPREAD = "± is the sample standard deviation over seeds and class orders."
 
 
-def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table:
+def comparison(groups: Sequence[RunGroup], targets: Mapping[RunGroup, float]) -> Table:
     """Results of each method beside the paper's average incremental accuracy (``targets``)."""
     ours = [group.summary(AVERAGE) for group in groups]
     paper = [targets.get(group) for group in groups]
@@ -70,19 +70,19 @@ def comparison(groups: Sequence[Group], targets: Mapping[Group, float]) -> Table
     return _table("comparison", "What each method reached", note, _names(groups), columns)
 
 
-def metrics_table(groups: Sequence[Group]) -> Table:
+def metrics_table(groups: Sequence[RunGroup]) -> Table:
     """The metrics that the comparison leaves out; groups that lack all of them have no row."""
     measured = [group for group in groups if any(map(group.summary, (c.key for c in METRICS)))]
     columns = [(column, [group.summary(column.key) for group in measured]) for column in METRICS]
     return _table("metrics", "Further metrics", NOTE_ON_METRICS, _names(measured), columns)
 
 
-def _own_columns(groups: Sequence[Group]) -> list[Column]:
+def _own_columns(groups: Sequence[RunGroup]) -> list[Column]:
     names = [name for group in groups for run in group.runs for name in run.own_metrics]
     return [Column(f"metrics.{name}", name, "number") for name in dict.fromkeys(names)]
 
 
-def differences_table(groups: Sequence[Group]) -> Table:
+def differences_table(groups: Sequence[RunGroup]) -> Table:
     """The paired differences between methods that share seeds and class orders."""
     found = differences(groups, AVERAGE)
     methods = [(first.method, second.method) for first, second, _ in found]
@@ -106,7 +106,7 @@ def differences_table(groups: Sequence[Group]) -> Table:
     return Table.of("differences", "Differences in pairs", note, columns, methods)
 
 
-def orders_table(groups: Sequence[Group]) -> Table:
+def orders_table(groups: Sequence[RunGroup]) -> Table:
     """The average accuracy by class order, for methods that learned in several orders."""
     found = by_order(groups)
     orders = sorted({order for shared in found.values() for order in shared}, key=natural_order)
@@ -125,7 +125,7 @@ def orders_table(groups: Sequence[Group]) -> Table:
     return _table("orders", "Robustness to the class order", note, _names(found), columns)
 
 
-def runs_table(groups: Sequence[Group], repeated: Mapping[RunRecord, str]) -> Table:
+def runs_table(groups: Sequence[RunGroup], repeated: Mapping[ReportedRun, str]) -> Table:
     """Every run, its progress, code and machine; ``repeated`` has left-out runs with labels."""
     labelled = [(run, group.method, "") for group in groups for run in group.all_runs]
     left_out = "left out: another run has the same settings"
@@ -148,7 +148,7 @@ def runs_table(groups: Sequence[Group], repeated: Mapping[RunRecord, str]) -> Ta
     return Table.of("runs", "Runs", "", columns, [(method,) for _, method, _ in labelled])
 
 
-def compression_table(found: Mapping[tuple[str, str], Sequence[CompressionRun]]) -> Table:
+def compression_table(found: Mapping[tuple[str, str], Sequence[ReportedCompression]]) -> Table:
     """The accuracy of compressed networks and their teachers, by protocol and method."""
     names = [(method, protocol) for protocol, method in found]
     measures = (
@@ -165,7 +165,7 @@ def compression_table(found: Mapping[tuple[str, str], Sequence[CompressionRun]])
     return _table("compression", "Model compression", note, names, columns)
 
 
-def _hardware(run: RunRecord) -> str:
+def _hardware(run: ReportedRun) -> str:
     result = run.result or {}
     machine, engine = result.get("machine") or {}, result.get("engine") or {}
     parts = [machine.get("accelerator") or machine.get("processor") or engine.get("device")]
@@ -174,7 +174,7 @@ def _hardware(run: RunRecord) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _names(groups: Iterable[Group]) -> list[tuple[str, str]]:
+def _names(groups: Iterable[RunGroup]) -> list[tuple[str, str]]:
     return [(group.method, group.protocol.label) for group in groups]
 
 

@@ -15,7 +15,7 @@ from densekd.config.settings_tree import toml_lines
 from densekd.files import to_json
 from densekd.reports.charts import Chart, HeatMap
 from densekd.reports.labels import file_name_part, unused_name
-from densekd.reports.runs import RunRecord
+from densekd.reports.runs import ReportedRun
 from densekd.reports.statistics import group_by
 from densekd.reports.tables import Table, cell_parts, cell_value, header_spans, short_duration
 
@@ -52,7 +52,7 @@ class Contents:
     methods: tuple[str, ...]  # in the order of their colours
     protocols: tuple[str, ...]
     sections: tuple[Section, ...]
-    runs: tuple[tuple[RunRecord, str], ...]  # each with the label of its method
+    runs: tuple[tuple[ReportedRun, str], ...]  # each with the label of its method
 
 
 def render_page(contents: Contents) -> bytes:
@@ -98,7 +98,7 @@ def _with_indices(chart: Chart | HeatMap, methods: Mapping[str, int]) -> dict[st
     return content
 
 
-def _facts(run: RunRecord) -> list[tuple[str, str]]:
+def _facts(run: ReportedRun) -> list[tuple[str, str]]:
     """The protocol, code and machine of a run, as far as they are known."""
     result = run.result or {}
     machine, engine = result.get("machine") or {}, result.get("engine") or {}
@@ -119,7 +119,7 @@ def _facts(run: RunRecord) -> list[tuple[str, str]]:
     return [(word, value) for word, value in facts.items() if value]
 
 
-def _config(run: RunRecord) -> str:
+def _config(run: ReportedRun) -> str:
     """The settings of a run in TOML, without the data folder, which is private."""
     data = {**run.config.get("data", {}), "dir": None}
     return "\n".join(toml_lines({**run.config, "data": data}))

@@ -10,6 +10,7 @@ from typing import Any
 
 from densekd.config.settings_tree import CODE_FILE, digest, flat, read_toml
 from densekd.files import DamagedFile, read_sealed_json
+from densekd.json_checks import is_tree
 from densekd.reports.labels import (
     FILE_KEY,
     FlatSettings,
@@ -27,7 +28,6 @@ from densekd.runs.stored import (
     read_or_warn,
     read_result,
 )
-from densekd.shapes import is_tree
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _OF_LAST_STEP = (
 
 
 @dataclass(frozen=True, eq=False)
-class RunRecord:
+class ReportedRun:
     """A run, finished or not."""
 
     folder: Path
@@ -136,7 +136,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class CompressionRun:
+class ReportedCompression:
     """A finished compression of a large network into a small one."""
 
     folder: Path
@@ -175,12 +175,12 @@ class CompressionRun:
         return None if known is None else float(known)
 
 
-AnyRun = RunRecord | CompressionRun
+AnyRun = ReportedRun | ReportedCompression
 
 
 def edited_files(runs: Iterable[AnyRun | None]) -> list[str]:
     """The files, such as custom code, that differ between the runs made with them."""
-    files = [run.files for run in runs if isinstance(run, RunRecord)]
+    files = [run.files for run in runs if isinstance(run, ReportedRun)]
     names = dict.fromkeys(name for each in files for name in each)
     return [
         name.removeprefix(FILE_KEY)
@@ -202,8 +202,8 @@ def _completed(config: Mapping[str, Any], resolve: Callable[[Any], Any]) -> Flat
 class FoundRuns:
     """All that was found in some folders."""
 
-    runs: tuple[RunRecord, ...]
-    compressions: tuple[CompressionRun, ...]
+    runs: tuple[ReportedRun, ...]
+    compressions: tuple[ReportedCompression, ...]
     sweeps: tuple[Path, ...]  # their folders
 
     @property
@@ -246,8 +246,8 @@ def find_runs(places: Sequence[Path]) -> FoundRuns:
         except ValueError as error:
             logger.warning("%s The run is left out.", error)
             damages.append(str(error))
-    runs = tuple(each for each in read if isinstance(each, RunRecord))
-    compressions = tuple(each for each in read if isinstance(each, CompressionRun))
+    runs = tuple(each for each in read if isinstance(each, ReportedRun))
+    compressions = tuple(each for each in read if isinstance(each, ReportedCompression))
     if not (runs or compressions):
         where = ", ".join(map(str, places)) or "no folder"
         nothing = f"There is no run in {where}; `densekd run` makes some."
@@ -286,7 +286,7 @@ def _read(folder: Path) -> AnyRun | None:
     config = read_toml(file, sealed=True)
     if not (is_tree(config) and CONFIG(config)):
         raise DamagedFile(f"{file} doesn't have the settings of a run.")
-    return RunRecord(folder, config, _steps(folder), None)
+    return ReportedRun(folder, config, _steps(folder), None)
 
 
 def finished_run(folder: Path) -> AnyRun | None:
@@ -295,8 +295,8 @@ def finished_run(folder: Path) -> AnyRun | None:
     if result is None:
         return None
     if result.get("kind") == "compression":
-        return CompressionRun(folder, result)
-    return RunRecord(folder, result["config"], result["steps"], result)
+        return ReportedCompression(folder, result)
+    return ReportedRun(folder, result["config"], result["steps"], result)
 
 
 def _steps(folder: Path) -> Sequence[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from densekd.files import write_atomically
 from densekd.reports.charts import Chart, HeatMap, draw_figures
-from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
+from densekd.reports.experiments import ReportedSweep, experiment_tables, read_sweep, targets_of
 from densekd.reports.figures import charts, compression_charts, heat_maps
 from densekd.reports.groups import group_compressions, group_runs
 from densekd.reports.labels import (
@@ -139,7 +139,7 @@ def contents_of(found: FoundRuns) -> Contents:
     )
 
 
-def _read_sweeps(found: FoundRuns) -> tuple[list[SweepResults], list[str]]:
+def _read_sweeps(found: FoundRuns) -> tuple[list[ReportedSweep], list[str]]:
     """Read the sweeps; also return the names of damaged ones, and log a warning for each."""
     sweeps, damaged = [], []
     for folder in found.sweeps:
@@ -174,7 +174,7 @@ def _numbered(sections: Sequence[Section], taken: Collection[str]) -> list[Secti
     ]
 
 
-def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[FoundRuns, int]:
+def _without_trials(found: FoundRuns, sweeps: Sequence[ReportedSweep]) -> tuple[FoundRuns, int]:
     """Drop the trials that a search didn't pick; also return how many."""
     trials = {entry.run for sweep in sweeps for entry in sweep.trials}
     trials -= {entry.run for sweep in sweeps for entry in sweep.entries}
@@ -182,7 +182,7 @@ def _without_trials(found: FoundRuns, sweeps: Sequence[SweepResults]) -> tuple[F
     return replace(found, runs=runs), len(found.runs) - len(runs)
 
 
-def _experiment(sweep: SweepResults, named: Mapping[AnyRun, str]) -> Section:
+def _experiment(sweep: ReportedSweep, named: Mapping[AnyRun, str]) -> Section:
     experiment = sweep.experiment
     took = f", {short_duration(sweep.seconds)} by the clock" if sweep.seconds else ""
     about = f"{experiment.about} {sweep.progress}{took}."
@@ -190,7 +190,7 @@ def _experiment(sweep: SweepResults, named: Mapping[AnyRun, str]) -> Section:
     return Section(name, experiment.title, about, tuple(sweep.remarks), tables)
 
 
-def _title(sweeps: Sequence[SweepResults], found: FoundRuns) -> str:
+def _title(sweeps: Sequence[ReportedSweep], found: FoundRuns) -> str:
     if len(sweeps) == 1:
         return sweeps[0].experiment.title
     data = sorted({str(run.settings.get("data.source", "?")) for run in found.every})

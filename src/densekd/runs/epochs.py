@@ -19,10 +19,10 @@ from densekd.files import (
     sealed_line,
     write_atomically,
 )
+from densekd.json_checks import is_count, is_measure, record, table_of
 from densekd.methods.method import Method
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.shapes import is_count, is_measure, record, table_of
 from densekd.training.callbacks import TrainingProgress
 
 EPOCHS_FILE = "epochs.jsonl"  # one JSON object per line
@@ -157,7 +157,7 @@ def _row(record: StepRecord) -> dict[str, object]:
     known = {"task": record.number + 1, "classes_seen": record.classes_seen}
     facts = flat({**known, **asdict(record)})
     lists = [key for key, value in facts.items() if isinstance(value, tuple | list)]
-    left_out = ("number", "validation", *lists)  # ``validation`` is a key only if it is None
+    left_out = ("number", "validation", *lists)  # `flat` splits ``validation`` unless it is None
     return {k: None if x != x else x for k, x in facts.items() if k not in left_out}
 
 

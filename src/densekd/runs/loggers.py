@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from densekd import shapes
+from densekd import json_checks
 from densekd.files import DamagedFile, read_sealed_json, write_sealed_json
+from densekd.json_checks import is_count, is_text, optional, table_of
 from densekd.methods.method import Method
 from densekd.parts import explain_errors
 from densekd.runs.epochs import epoch_entry, read_epochs
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
-from densekd.shapes import is_count, is_text, optional, table_of
 from densekd.training.callbacks import TrainingProgress
 
 # A step is an epoch, counted over all tasks; or, after a task, the number of classes seen.
 Axis = Literal["epochs", "tasks"]
 LOGGERS_FILE = "loggers.json"
-_KNOWN = table_of(shapes.record({"id": optional(is_text), "tasks": is_count}))
+_KNOWN = table_of(json_checks.record({"id": optional(is_text), "tasks": is_count}))
 
 
 @dataclass(frozen=True)

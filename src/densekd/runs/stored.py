@@ -11,9 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from densekd.files import ASIDE, DamagedFile, read_sealed_json
-from densekd.shapes import (
-    Shape,
+from densekd.files import ASIDE, DamagedFile, is_inside, read_sealed_json
+from densekd.json_checks import (
+    JsonCheck,
     is_count,
     is_measure,
     is_real,
@@ -219,9 +219,7 @@ def check_links(folder: Path) -> None:
 
 def links_out(folder: Path) -> list[Path]:
     """The links in a folder that lead out of it, except those that were set aside."""
-    inside = Path(os.path.realpath(folder))
-    # Not Path.resolve, which fails for a link to itself.
-    return [x for x in _links(folder) if not Path(os.path.realpath(x)).is_relative_to(inside)]
+    return [link for link in _links(folder) if not is_inside(link, folder)]
 
 
 def broken_links(folder: Path) -> list[Path]:
@@ -268,10 +266,10 @@ def check_steps(file: Path, steps: Any) -> None:
 def check_entries(
     file: Path,
     content: Mapping[str, Any],
-    needed: Mapping[str, Shape],
-    more: Mapping[str, Shape] | None = None,
+    needed: Mapping[str, JsonCheck],
+    more: Mapping[str, JsonCheck] | None = None,
 ) -> None:
-    """Raise `DamagedFile` if a file's content isn't a `densekd.shapes.record` of these entries."""
+    """Raise `DamagedFile` unless a file's content is a `json_checks.record` of these entries."""
     wrong = wrong_entry(content, needed, more)
     if wrong is not None:
         raise DamagedFile(f"{file} is damaged: its entry {wrong!r} isn't what was saved.")

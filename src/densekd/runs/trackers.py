@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
+from densekd.checks import missing_extra
 from densekd.config.settings_tree import flat
 from densekd.parts import OwnPartError, explain_errors, find, is_reference, short_name, spoken
 from densekd.runs.loggers import Axis, LoggedRun, Logger
@@ -187,11 +188,7 @@ def make_loggers(names: Sequence[str] | None) -> dict[str, Logger]:
         logger = _own_logger(name, find(name)) if is_reference(name) else _KNOWN[name]()
         called = logger.name or short_name(name)
         if type(logger) in _KNOWN.values() and find_spec(type(logger).name) is None:
-            package = type(logger).name
-            raise ValueError(
-                f"The logger {called} needs the package {package}: "
-                f"`pip install 'densekd[{package}]'`."
-            )
+            raise missing_extra(f"The logger {called}", type(logger).name)
         if called in loggers:
             raise ValueError(f"Two loggers are called {called!r}; give one another `name`.")
         loggers[called] = logger

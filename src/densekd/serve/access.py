@@ -1,4 +1,4 @@
-"""Refuses requests that have no right to an answer."""
+"""Reject requests with a foreign host or without the token."""
 
 import hmac
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from densekd.serve.web_server import foreign_request
 
-_WITHOUT_TOKEN = "/healthz"  # so that anything can watch over the server
+_WITHOUT_TOKEN = "/healthz"  # so that monitoring needs no token
 
 
 class AccessFilter:

@@ -15,7 +15,7 @@ from densekd.data.decode import UnreadableImage, width_and_height
 from densekd.model.frozen.backbone import BATCH
 from densekd.model.frozen.unknown import REFUSED
 from densekd.model.model import Model, Prediction
-from densekd.model.store import Store
+from densekd.model.pointer import revision
 
 _LONGEST = 65_535  # pixels, as in a JPEG: Pillow needs memory for each row, however short
 _LARGE = 16_000_000  # pixels: decoded one by one, since 64 million can need 1.4 GB
@@ -42,24 +42,16 @@ class CurrentModel:
         """The state that is current now; raises `UnavailableModel` if it can't be opened."""
         with self._lock:
             try:
-                revision = self._revision()
-                if self._opened is None or self._opened[0] != revision:
+                found = revision(self.folder)
+                if self._opened is None or self._opened[0] != found:
                     model = Model.open(self.folder)
                     model.refused = self.refused
                     model.prepare()
-                    self._opened = revision, model
+                    self._opened = found, model
             except (ValueError, OSError) as error:
                 self._opened = None  # never answer from a state that was replaced or deleted
                 raise UnavailableModel(str(error)) from error
             return self._opened[1]
-
-    def _revision(self) -> object:
-        """What changes whenever another state becomes current, or this one is rewritten."""
-        store = Store(self.folder)
-        step = store.existing().step
-        files = (self.folder / "current.json", store.path(step) / "state.json")
-        found = [file.stat() for file in files if file.exists()]
-        return step, [(each.st_ino, each.st_mtime_ns) for each in found]
 
 
 class StepPrediction(NamedTuple):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from densekd.checks import missing_extra
 from densekd.serve.web_server import open_listener, own_hosts, running
 
 if TYPE_CHECKING:
@@ -65,9 +66,7 @@ def serving_model(
         from densekd.serve.api import make_api
         from densekd.serve.request_images import RequestLimits
     except ImportError as error:
-        raise ValueError(
-            "`densekd serve` needs FastAPI; install it with `pip install densekd[ui]`."
-        ) from error
+        raise missing_extra("`densekd serve`", "ui") from error
     from densekd.serve.batching import BatchPredictor
 
     host, port = listener.getsockname()[:2]

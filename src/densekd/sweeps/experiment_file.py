@@ -32,6 +32,8 @@ MEASURES = (
 # The paper also has the sample variance of ``average_incremental_accuracy`` over the columns.
 _PAPER_MEASURES = (*MEASURES, "variance")
 _MOST_RUNS = 10_000
+# What files for earlier versions may list as ``figures``; only flatness had an effect.
+_EARLIER_FIGURES = ("curves", "base-curves", "old-new", "flatness", "memory", "orders")
 _WORDS: dict[type, str] = {str: "text", dict: "table", list: "list"}
 _Value = TypeVar("_Value", str, dict[str, Any], list[Any])
 _KEYS = (
@@ -204,10 +206,12 @@ def _experiment(name: str, tree: Mapping[str, Any]) -> Experiment:
 
 
 def _flatness(tree: Mapping[str, Any]) -> bool:
-    # Files for earlier versions have a list of figures, of which only flatness had an effect.
-    value = tree.get("flatness", "flatness" in _get(tree, "figures", list))
+    figures = [_one_of("figures", name, _EARLIER_FIGURES) for name in _get(tree, "figures", list)]
+    value = tree.get("flatness", "flatness" in figures)
     if not isinstance(value, bool):
         raise ValueError(f"flatness must be true or false, not {value!r}.")
+    if value and tree.get("kind") == "compression":
+        raise ValueError("flatness is measured for runs, not for compressions; leave it out.")
     return value
 
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from densekd.checks import missing_extra
 from densekd.compression.config import (
     CompressionConfig,
     compression_folder,
@@ -48,7 +49,7 @@ class SweepJob:
     point: Mapping[str, Any]  # its values on the axes, by dotted key
     tree: Mapping[str, Any]  # its settings
     folder: Path
-    shares: str  # identifies its base or teacher; jobs with the same value share it
+    base_key: str  # identifies its base or teacher; jobs with the same value share it
     flatness: bool  # whether to measure it after the run
 
     @property
@@ -60,7 +61,7 @@ class SweepJob:
     def waits_for(self) -> str:
         """Identifies the base or teacher that it needs; unique for a student that learns alone."""
         alone = self.kind == "compression" and self.tree.get("method") == "alone"
-        return str(self.folder) if alone else self.shares
+        return str(self.folder) if alone else self.base_key
 
 
 @dataclass(frozen=True)
@@ -204,10 +205,7 @@ def _check_search(experiment: Experiment, search: Search) -> None:
             "it out of the grid."
         )
     if search.kind == "optuna" and find_spec("optuna") is None:
-        raise ValueError(
-            "This search needs Optuna, which isn't installed; install it with "
-            "`pip install 'densekd[optuna]'`, or search by grid or random."
-        )
+        raise missing_extra("This search", "optuna", ", or search by grid or random")
 
 
 def _warn_of_tuning(experiment: Experiment, tree: Mapping[str, Any]) -> None:
@@ -292,11 +290,11 @@ def _job(
     out: Path,
 ) -> SweepJob:
     if isinstance(config, CompressionConfig):
-        folder, shares = compression_folder(config, out), digest(plain(teacher_settings(config)))
+        folder, base_key = compression_folder(config, out), digest(plain(teacher_settings(config)))
     else:
         scenario = config.scenario
         # The number of base classes isn't known before the data is read; hash what decides it.
         base_classes = {"base": scenario.base, "equal": scenario.equal and scenario.steps}
         known = [base_settings(config, 0), base_classes, str(scenario.tasks)]
-        folder, shares = run_folder(config, out), digest(known)
-    return SweepJob(experiment.kind, point, plain(tree), folder, shares, experiment.flatness)
+        folder, base_key = run_folder(config, out), digest(known)
+    return SweepJob(experiment.kind, point, plain(tree), folder, base_key, experiment.flatness)

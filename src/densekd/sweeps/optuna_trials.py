@@ -78,8 +78,8 @@ class OptunaTrials(JobSource):
             # An earlier trial has the same values; end this one with its result, if there is one.
             study.tell(number, validation_of(job))
 
-    def hopeless(self, job: SweepJob, event: JobEvent) -> bool:
-        """Report a trial's event to its study; True if the pruner gives the trial up."""
+    def handle_event(self, job: SweepJob, event: JobEvent) -> bool:
+        """Report a trial's event to its study; True to prune the trial."""
         if job.folder not in self._open:
             return False
         study, number = self._open[job.folder]
@@ -124,7 +124,7 @@ class OptunaTrials(JobSource):
         elif trial.state == TrialState.RUNNING:
             self._open[job.folder] = study, trial.number
             if self.record.entry(job)["state"] == "finished":  # never reported to the study
-                self.hopeless(job, JobDone())
+                self.handle_event(job, JobDone())
 
 
 class _Study:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from densekd.checks import missing_extra
 from densekd.config.settings_tree import given
 from densekd.jobs.events import JobChannel, JobEnd, JobEvent, JobFailed, Work, run_job
 from densekd.sweeps.jobs import SweepJob
@@ -202,9 +203,6 @@ def _ray() -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
-    except ImportError:
-        raise ValueError(
-            "The engine ray needs Ray, which isn't installed; install it with "
-            "`pip install 'densekd[ray]'`, or leave --engine out."
-        ) from None
+    except ImportError as error:
+        raise missing_extra("The engine ray", "ray", ", or leave --engine out") from error
     return ray

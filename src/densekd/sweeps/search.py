@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from densekd.shapes import is_real
+from densekd.json_checks import is_real
 
 SearchKind = Literal["grid", "random", "optuna"]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from densekd.config.settings_tree import plain
 from densekd.files import (
@@ -20,7 +20,15 @@ from densekd.files import (
     write_sealed_json,
     write_sealed_text,
 )
-from densekd.jobs.events import JobDone, JobEnd, JobEvent, JobFailed, JobProgress, JobStopped
+from densekd.jobs.events import (
+    JobDone,
+    JobEnd,
+    JobEvent,
+    JobFailed,
+    JobProgress,
+    JobStopped,
+    WorkerPool,
+)
 from densekd.runs.locks import exclusive
 from densekd.runs.stored import SWEEP_FILE, load_sweep, read_or_warn, read_result
 from densekd.sweeps.experiment_file import read_experiment
@@ -205,30 +213,19 @@ class JobQueue:
         """Update the queue after an event of a job."""
         if isinstance(event, get_args(JobEnd)):
             self.running.remove(job)
-        if isinstance(event, JobDone) or (isinstance(event, JobProgress) and event.shared):
+        if isinstance(event, JobDone) or (isinstance(event, JobProgress) and event.base_done):
             self._trained.add(job.waits_for)
 
 
-class _WorkerPool(Protocol):
-    """Where jobs run: the pools of `densekd.jobs.local`, `densekd.sweeps.ray` and others."""
-
-    @property
-    def free(self) -> bool: ...
-    def start(self, job: Any) -> object: ...
-    def events(self, seconds: float) -> Iterator[tuple[Any, JobEvent]]: ...
-    def stop(self) -> None: ...
-    def stop_job(self, job: Any) -> None: ...
-
-
 class JobSource:
-    """Proposes jobs while others run, and says which are hopeless. This one proposes none."""
+    """Proposes jobs while others run, and says which to prune. This one proposes none."""
 
     def propose(self) -> SweepJob | None:
         """A further job to run; None if there is none now."""
         return None
 
-    def hopeless(self, job: SweepJob, event: JobEvent) -> bool:
-        """Handle a job's event; True if the job is hopeless and should stop."""
+    def handle_event(self, job: SweepJob, event: JobEvent) -> bool:
+        """Handle a job's event; True to prune the job."""
         return False
 
 
@@ -246,7 +243,7 @@ class SweepObserver:
         return False
 
 
-def carry_out(record: SweepRecord, pool: _WorkerPool, observer: SweepObserver) -> bool:
+def carry_out(record: SweepRecord, pool: WorkerPool, observer: SweepObserver) -> bool:
     """Run the unfinished jobs of a sweep, and record how each ended; False if it was stopped.
 
     A search runs first. Then the picked values learn all tasks, unless their trials already did.
@@ -270,7 +267,7 @@ class _Jobs:
     """Runs the jobs of a sweep until none are left or the observer stops it."""
 
     def __init__(
-        self, record: SweepRecord, pool: _WorkerPool, observer: SweepObserver, source: JobSource
+        self, record: SweepRecord, pool: WorkerPool, observer: SweepObserver, source: JobSource
     ) -> None:
         self.record, self.pool, self.observer, self.source = record, pool, observer, source
         # Jobs that failed in this call are tried again only in the next.
@@ -300,7 +297,7 @@ class _Jobs:
 
     def _note(self, job: SweepJob, event: JobEvent) -> None:
         self.queue.note(job, event)
-        if self.source.hopeless(job, event) and job.folder not in self.pruned:
+        if self.source.handle_event(job, event) and job.folder not in self.pruned:
             self.pruned.add(job.folder)
             self.pool.stop_job(job)
         self._record_end(job, event)

@@ -14,7 +14,7 @@ from densekd.config.schema import Config, resolve
 from densekd.data.decode import available_processors
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import Estimate
-from densekd.jobs.events import JobChannel, JobProgress
+from densekd.jobs.events import JobChannel, JobProgress, WorkerPool
 from densekd.jobs.in_process import InProcessPool
 from densekd.jobs.local import LocalPool, threads_each
 from densekd.parts import spoken
@@ -26,7 +26,6 @@ from densekd.sweeps.jobs import SweepJob
 from densekd.sweeps.ray import RayPool
 from densekd.training.callbacks import TrainingProgress, stoppable
 
-WorkerPool = LocalPool | RayPool | InProcessPool
 SweepEngine = Literal["local", "ray"]
 
 
@@ -50,21 +49,21 @@ def start_pool(
     engine: SweepEngine = "local",
     address: str | None = None,
     *,
-    value: str | None = None,
+    python_value: str | None = None,
 ) -> WorkerPool:
     """Make the pool that computes runs: processes on this machine, or a Ray cluster.
 
-    A ``value`` exists only in this Python process, so its runs go here, one at a time.
+    ``python_value`` names a value of this process; runs with it are done here, one at a time.
     """
     check_choice("engine", engine, get_args(SweepEngine))
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}; leave it out for the usual.")
-    if value is not None:
+    if python_value is not None:
         if engine == "ray" or (workers or 1) > 1:
             raise ValueError(
-                f"{spoken(value, 'value')} is in this Python process only, where a sweep does one "
-                "run at a time; leave workers and engine out, or put it into a file and name it "
-                "as FILE.py:NAME."
+                f"{spoken(python_value, 'value')} is in this Python process only, where a sweep "
+                "does one run at a time; leave workers and engine out, or put it into a file and "
+                "name it as FILE.py:NAME."
             )
         return InProcessPool(work)
     if address is not None and engine != "ray":
@@ -112,16 +111,16 @@ class JobReporter(RunObserver):
         """Report that the run begins, and how many tasks earlier calls learned."""
         self.tasks = tasks
         self.estimate = Estimate(self.config.workload(tasks))
-        self._send("begins", done, shared=done > 0)
+        self._send("begins", done, base_done=done > 0)
 
     def resumed(self, records: Sequence[StepRecord]) -> None:
         """Report the accuracies of tasks that earlier calls learned."""
         self._score(records)
-        self._send("begins", len(records), shared=True, scored=True)
+        self._send("begins", len(records), base_done=True, scored=True)
 
     def training(self, number: int, classes: Sequence[str]) -> None:
         """Report which task begins."""
-        self._send(self._task(number), number, shared=number > 0)
+        self._send(self._task(number), number, base_done=number > 0)
 
     def shared_base(self, waiting: bool) -> None:
         """Report that another process trains the base."""
@@ -134,16 +133,16 @@ class JobReporter(RunObserver):
         doing = f"{self._task(report.task)}, epoch {report.epoch + 1}/{report.epochs}"
         seconds = None if left is None else left.run
         share = self.estimate.share(report)
-        self.channel.send(JobProgress(doing, share, seconds, shared=report.task > 0))
+        self.channel.send(JobProgress(doing, share, seconds, base_done=report.task > 0))
 
     def evaluated(self, record: StepRecord) -> None:
         """Report that a task is learned; after the first, other jobs can use the base."""
         self._score([record])
-        self._send(self._task(record.number), record.number + 1, shared=True, scored=True)
+        self._send(self._task(record.number), record.number + 1, base_done=True, scored=True)
 
     def measuring(self, done: int, total: int) -> None:
         """Report that the run is over and its flatness is measured."""
-        self.channel.send(JobProgress("flatness", 1.0, shared=True))
+        self.channel.send(JobProgress("flatness", 1.0, base_done=True))
 
     def stop(self) -> bool:
         """Whether to save and stop."""
@@ -152,9 +151,9 @@ class JobReporter(RunObserver):
     def _score(self, records: Sequence[StepRecord]) -> None:
         self.scores += [x.validation.accuracy for x in records if x.validation is not None]
 
-    def _send(self, doing: str, tasks: int, *, shared: bool, scored: bool = False) -> None:
+    def _send(self, doing: str, tasks: int, *, base_done: bool, scored: bool = False) -> None:
         share, scores = self.estimate.share_before(tasks), tuple(self.scores) if scored else ()
-        self.channel.send(JobProgress(doing, share, shared=shared, scores=scores))
+        self.channel.send(JobProgress(doing, share, base_done=base_done, scores=scores))
 
     def _task(self, number: int) -> str:
         return f"task {number + 1}/{len(self.tasks)}"

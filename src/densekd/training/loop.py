@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from densekd.data.batches import Batch
 from densekd.files import DamagedFile
+from densekd.json_checks import is_count, is_real, record
 from densekd.methods.method import Phase
 from densekd.methods.terms import Step, Stream, Trains, View
 from densekd.nn.classifier import BiasClassifier
 from densekd.nn.network import Network, Outputs
 from densekd.parts import OwnPartError
-from densekd.shapes import is_count, is_real, record
 from densekd.training.callbacks import Callback, Stopped, TrainingProgress
 from densekd.training.checkpoint import (
     Checkpoints,

@@ -7,6 +7,7 @@ from datetime import datetime
 from densekd.display import output
 from densekd.jobs.events import JobProgress
 from densekd.model.frozen.review import Confusion, Suspect
+from densekd.model.images import FEWEST_TO_TEST
 from densekd.model.store import ClassChange, HistoryEntry, Update
 from densekd.ui.predictor import PhotoPrediction
 from densekd.ui.reviewer import image_id, suspect_id
@@ -30,11 +31,11 @@ def _card(prediction: PhotoPrediction) -> str:
 
 
 def _answer(prediction: PhotoPrediction) -> str:
-    answer = prediction.answer
-    if answer is None:
+    found = prediction.prediction
+    if found is None:
         return alert(prediction.problem) or "<p class='kd-dim'>Predicting</p>"
-    bars = "".join(_bar(each.name, each.probability, "after") for each in answer)
-    if not answer.known:
+    bars = "".join(_bar(each.name, each.probability, "after") for each in found)
+    if not found.known:
         bars = (
             "<p><b>None of these.</b> It doesn't look like anything that the model was "
             f"taught.</p><details><summary>Closest classes</summary>{bars}</details>"
@@ -77,7 +78,7 @@ def basket(photos: Sequence[Upload]) -> str:
 
 def _class_section(name: str, photos: Sequence[Upload]) -> str:
     title, label = "No class yet", ""
-    more = "<p class='kd-dim'>In the field above, enter what these photos show.</p>"
+    more = "<p class='kd-dim'>Enter their class name in the field above.</p>"
     if name:
         title = label = html.escape(name)
         more = "<button data-act='add-more'>Add more</button>"
@@ -120,16 +121,16 @@ def warning_list(warnings: Sequence[str]) -> str:
 
 def update_result(update: Update) -> str:
     """What an update did: in a sentence, and class by class."""
-    text = f"Step {update.step} {_deed(update, 'photo')}."
+    text = f"Step {update.step} {_update_text(update, 'photo')}."
     before, after = update.before, update.after
     if before is not None and before.old is not None and after.old is not None:
         text += f" Accuracy on old classes: {_percent(before.old)} → {_percent(after.old)}."
     return f"<p>{text}</p>{accuracy_chart(update)}"
 
 
-def _deed(update: Update, noun: str = "") -> str:
+def _update_text(update: Update, noun: str = "") -> str:
     """What an update did, in words."""
-    return html.escape(output.what_it_did(update, noun, _MAX_NAMES))
+    return html.escape(output.update_text(update, noun, _MAX_NAMES))
 
 
 def accuracy_chart(update: Update) -> str:
@@ -161,7 +162,10 @@ def _chart_row(change: ClassChange, *, new: bool) -> str:
 def confusions(found: Sequence[Confusion], tested: int) -> str:
     """Which classes are taken for which, with the photos."""
     if not tested:
-        return "<p>No test photos yet. Teach at least 5 photos of a class to see mistakes.</p>"
+        return (
+            f"<p>No test photos yet. Teach at least {FEWEST_TO_TEST} photos of a class to see "
+            "mistakes.</p>"
+        )
     wrong = sum(len(each.images) for each in found)
     text = (
         f"The model was tested on {_photos(tested)} that it did not learn from, and misclassified "
@@ -224,7 +228,7 @@ def _history_row(entry: HistoryEntry) -> str:
     cells = (
         f"{entry.step}{since}",
         _local_time(entry.when),
-        _deed(update),
+        _update_text(update),
         f"{update.images:,}",
         old,
         _percent(update.after.all),

@@ -76,8 +76,8 @@ class Page:
             self.always_timer = gr.Timer(_ALWAYS_SECONDS)
             self.header = gr.HTML()
             with gr.Tabs() as self.tabs:
-                with gr.Tab("Look"):
-                    self.look_area = _drop_area("Drop photos here to see what they show.")
+                with gr.Tab("Classify"):
+                    self.classify_area = _drop_area("Drop photos here to see what they show.")
                     self.predictions = gr.HTML(js_on_load=_BUTTONS)
                 with gr.Tab("Teach", id="teach"):
                     self._add_teach_tab()
@@ -119,7 +119,7 @@ class Page:
             (self.blocks.load, self.refresh, []),
             (self.busy_timer.tick, self.refresh, []),
             (self.always_timer.tick, self.refresh, []),
-            (self.look_area.upload, self.look, [self.look_area]),
+            (self.classify_area.upload, self.classify, [self.classify_area]),
             (self.predictions.select, self.drop_predicted, []),
             (self.teach_area.upload, self.drop, [self.teach_area, self.class_name]),
             (self.class_name.submit, self.name_rest, [self.class_name]),
@@ -170,9 +170,9 @@ class Page:
         return changes
 
     @_show_errors
-    def look(self, seen: _Versions, sent: object) -> _Changes:
+    def classify(self, seen: _Versions, sent: object) -> _Changes:
         """Show the likeliest classes of photos."""
-        self.session.look(sent)
+        self.session.classify(sent)
         return self.refresh(seen)
 
     @_show_errors

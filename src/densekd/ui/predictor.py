@@ -1,4 +1,4 @@
-"""Predicts the classes of photos; the page shows each answer as soon as it is there."""
+"""Predicts the classes of photos; the page shows each prediction as soon as it is there."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +14,7 @@ class PhotoPrediction(NamedTuple):
     """A photo and its prediction; without one, there is a problem, or it isn't computed yet."""
 
     photo: Upload
-    answer: Prediction | None = None
+    prediction: Prediction | None = None
     problem: str = ""
 
 

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from densekd.checks import missing_extra
 from densekd.jobs.local import preload
 from densekd.model.request import check_place
 from densekd.serve.web_server import LOOPBACK, open_listener, running
@@ -66,9 +67,7 @@ def _server(session: Session, port: int) -> "uvicorn.Server":
         import gradio as gr
         import uvicorn
     except ImportError as error:
-        raise ValueError(
-            "The page needs Gradio; install it with `pip install densekd[ui]`."
-        ) from error
+        raise missing_extra("The page", "ui") from error
 
     from densekd.ui.page import Page, theme
     from densekd.ui.request_filter import RequestFilter

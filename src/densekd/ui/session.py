@@ -11,7 +11,7 @@ from densekd.model.frozen.edit import Correction, correct_photos, file_hash
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.model import Model, history
 from densekd.model.options import TeachOptions
-from densekd.model.pointer import step_numbers
+from densekd.model.pointer import revision
 from densekd.model.store import FROZEN, HistoryEntry, Store
 from densekd.ui.basket import Basket
 from densekd.ui.predictor import PhotoPredictor
@@ -57,15 +57,9 @@ class Session:
         working = self.predictor.busy or self.reviewer.busy
         return working or (self.job is not None and self.job.running)
 
-    def revision(self) -> tuple[int, int] | None:
+    def revision(self) -> object:
         """A value that changes whenever the model does, even if another program changes it."""
-        try:
-            found = (self.folder / "current.json").stat()
-        except (FileNotFoundError, NotADirectoryError):
-            # If only that file is lost, the model still works, from its newest intact step.
-            numbers = step_numbers(self.folder)
-            return (numbers[-1], 0) if numbers else None
-        return found.st_ino, found.st_mtime_ns
+        return revision(self.folder)
 
     def history(self) -> list[HistoryEntry]:
         """All steps of the model; none if it doesn't exist yet."""
@@ -81,7 +75,7 @@ class Session:
         """The model's current step."""
         return next((entry for entry in self.history() if entry.current), None)
 
-    def look(self, sent: object) -> None:
+    def classify(self, sent: object) -> None:
         """Start to predict the classes of the photos that were dropped."""
         uploads, revision = self._receive(sent), self.revision()
         if len(uploads) <= _MAX_PREDICTED and revision is not None:

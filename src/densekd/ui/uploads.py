@@ -120,7 +120,7 @@ def delete_uploads(uploads: Iterable[Upload]) -> None:
 
 
 def _is_tested(upload: Upload) -> bool | None:
-    """Whether a file was in a folder to test on; None if neither in that nor in one to train on."""
+    """True for a file in a folder to test on, False in one to train on, otherwise None."""
     return _TESTED.get("".join(upload.folders[-2:-1]))
 
 
@@ -151,8 +151,12 @@ def _check_name(name: str) -> str:
     """A name without spaces around it; raises unless it can be the name of one folder."""
     name = name.strip()
     if len(name.encode(errors="replace")) > _LONGEST_NAME:
-        raise ValueError(f"The name {name[:20]!r}... is too long; choose a shorter one.")
-    if name in ("", ".", ".."):
+        raise ValueError(
+            f"The name {name[:20]!r}... is longer than {_LONGEST_NAME} bytes; choose a shorter one."
+        )
+    if not name:
+        raise ValueError("A file or a folder has an empty name; rename it.")
+    if name in (".", ".."):
         raise ValueError(f"{name!r} can't be a name; choose another.")
     if not is_folder_name(name):
         raise ValueError(

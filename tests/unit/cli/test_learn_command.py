@@ -51,10 +51,10 @@ def test_photos_of_known_classes_are_not_said_to_be_of_new_ones(
     learned: tuple[str, ...], replayed: tuple[str, ...], said: str
 ) -> None:
     update = Update(1, learned, replayed, 90, 0, None, Accuracy(None, None, None), (), 3.0)
-    assert output.what_it_did(update, "image") == said
-    assert output.what_it_did(update) == said.removesuffix(" from 90 images").removesuffix(",")
+    assert output.update_text(update, "image") == said
+    assert output.update_text(update) == said.removesuffix(" from 90 images").removesuffix(",")
     renamed = replace(update, edit=Edit("renamed", ("cat",), 9, "dog"))
-    assert output.what_it_did(renamed, "image") == "renamed cat to dog"
+    assert output.update_text(renamed, "image") == "renamed cat to dog"
 
 
 def test_fine_tuning_says_whether_it_helped() -> None:

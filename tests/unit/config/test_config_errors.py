@@ -198,11 +198,11 @@ def test_a_wrong_value_is_told_what_it_may_be(tree: dict[str, Any], message: str
         ),
         (
             {"scenario": {"equal": True, "base": 2}},
-            "scenario: Equal tasks are given by steps alone: base and increment follow.",
+            "scenario: Equal tasks are given by steps alone; leave out base and increment.",
         ),
         (
             {"scenario": {"equal": True, "increment": 2}},
-            "scenario: Equal tasks are given by steps alone: base and increment follow.",
+            "scenario: Equal tasks are given by steps alone; leave out base and increment.",
         ),
         (
             {"training": {"increment": {"epochs": 0}}},

@@ -212,7 +212,7 @@ def test_a_data_set_that_cannot_be_loaded_is_refused(
         load_hub(name)
     assert capfd.readouterr() == ("", "")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"pip install densekd\[hub\]"):
+    with pytest.raises(ValueError, match=r"pip install 'densekd\[hub\]'"):
         load_hub(name)
 
 

@@ -238,9 +238,9 @@ def test_a_run_tells_how_much_of_it_is_done() -> None:
         JobProgress("reading the data"),
         JobProgress("begins"),
         JobProgress("task 1/3, epoch 3/4", 60 / 192),
-        JobProgress("task 2/3", 0.5, shared=True),
-        JobProgress("task 2/3, epoch 2/2", (96 + 36) / 192, shared=True),
+        JobProgress("task 2/3", 0.5, base_done=True),
+        JobProgress("task 2/3, epoch 2/2", (96 + 36) / 192, base_done=True),
         JobProgress("waiting for its base"),
-        JobProgress("begins", 1.0, shared=True),
+        JobProgress("begins", 1.0, base_done=True),
     ]
     assert telling.stop()

@@ -10,9 +10,10 @@ from densekd.model import images as images_module
 from densekd.model.images import (
     UpdateImages,
     check_learnable,
-    divide,
+    evenly_spaced,
     median_size,
     read_update_images,
+    train_test_masks,
 )
 
 from support.photos import fill, picture
@@ -131,5 +132,10 @@ def test_images_that_exceed_the_memory_are_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_is_divided_into_nothing() -> None:
-    train, test = divide([], [], 0)
+    train, test = train_test_masks([], [], 0)
     assert (train.dtype, len(train), len(test)) == (torch.bool, 0, 0)
+
+
+def test_a_few_of_many_places_are_spread_evenly() -> None:
+    assert evenly_spaced(torch.arange(9), 3).tolist() == [0, 4, 8]
+    assert evenly_spaced(torch.arange(2), 3).tolist() == [0, 1]

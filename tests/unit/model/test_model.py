@@ -173,7 +173,7 @@ def test_files_are_predicted_in_order(taught: Path, tmp_path: Path) -> None:
     assert [answer.file for answer in found] == files
     assert [answer.file.name for answer in found if answer.unreadable] == ["090.PNG"]
     expected = model.predict([file for file in files if file.name != "090.PNG"], top=2)
-    given = [answer.guesses for answer in found if not answer.unreadable]
+    given = [answer.prediction for answer in found if not answer.unreadable]
     assert [[g.name for g in each] for each in given] == [[g.name for g in e] for e in expected]
     assert [each[0].probability for each in given] == pytest.approx(
         [each[0].probability for each in expected], abs=1e-6
@@ -207,7 +207,7 @@ def test_predicting_files_restores_the_number_of_threads(
     torch.set_num_threads(threads)
     try:
         stream = predict_files(TrainedModel.open(taught), files)
-        assert next(stream).guesses[0].name == "green"
+        assert next(stream).prediction[0].name == "green"
         stream.close()
         assert len(list(predict_files(TrainedModel.open(taught), files))) == len(files)
         assert list(predict_files(TrainedModel.open(taught), [])) == []

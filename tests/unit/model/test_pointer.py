@@ -9,11 +9,12 @@ import pytest
 import torch
 from filelock import FileLock
 
+from densekd.files import write_atomically
 from densekd.model.frozen.edit import rename_class
 from densekd.model.frozen.erase import erase
 from densekd.model.model import Model, history, undo
 from densekd.model.options import TeachOptions
-from densekd.model.pointer import Pointer, read_pointer, step_numbers, write_pointer
+from densekd.model.pointer import Pointer, read_pointer, revision, step_numbers, write_pointer
 from densekd.model.teach import teach_model
 from densekd.model.trained.model import TrainedModel
 
@@ -194,3 +195,20 @@ def test_a_repeated_update_of_a_model_that_can_not_be_written(
     monkeypatch.setattr(FileLock, "acquire", refuse)
     assert teach_model(model, images, TeachOptions()) == update
     assert (model / "pending" / "edit").exists()
+
+
+def test_a_revision_tells_another_step_and_a_rewritten_state(model: Path) -> None:
+    assert revision(model / "none") is None
+    found = [revision(model), revision(model)]
+    assert found[0] == found[1]
+    undo(model)
+    found.append(revision(model))
+    state = model / "steps" / "000" / "state.json"
+    write_atomically(state, state.read_bytes())
+    found.append(revision(model))
+    (model / "current.json").write_text("{}")
+    found.append(revision(model))
+    (model / "current.json").unlink()
+    found.append(revision(model))
+    assert len({*found}) == 5
+    assert None not in found

@@ -277,5 +277,5 @@ def test_an_unknown_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"needs .* `pip install densekd\[hf\]`\."):
+    with pytest.raises(ValueError, match=r"needs .* `pip install 'densekd\[hf\]'`\."):
         make_backbone("hf:nobody/nothing")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from densekd.files import read_sealed_text, write_sealed_json, write_sealed_text
-from densekd.reports.experiments import SweepResults, experiment_tables, read_sweep, targets_of
+from densekd.reports.experiments import ReportedSweep, experiment_tables, read_sweep, targets_of
 from densekd.reports.groups import group_runs
 from densekd.reports.runs import find_runs
 from densekd.reports.statistics import Summary
@@ -73,7 +73,7 @@ def cells(table: Table, row: int) -> dict[str, Cell]:
     return dict(zip(keys, table.rows[row].cells, strict=True))
 
 
-def read(out: Path, folder: Path) -> tuple[SweepResults, tuple[Table, ...]]:
+def read(out: Path, folder: Path) -> tuple[ReportedSweep, tuple[Table, ...]]:
     found = find_runs([out])
     each = read_sweep(folder, found)
     return each, experiment_tables(each, {run: "x" for run in found.runs})
@@ -97,7 +97,7 @@ def test_a_table_has_ours_the_papers_and_the_gap(tmp_path: Path) -> None:
     runs, folder = distillations(tmp_path)
     each, (table,) = read(tmp_path, folder)
     assert each.progress == "8 of 8 runs finished"
-    assert each.rehearsal == ""
+    assert each.deviation == ""
     gkd, rdkd = cells(table, 0), cells(table, 1)
     key = "steps_5_average_incremental_accuracy"
     ours = Summary.of([average(runs["gkd", 5, seed]) for seed in (1, 2)])
@@ -116,18 +116,18 @@ def test_a_table_has_ours_the_papers_and_the_gap(tmp_path: Path) -> None:
     assert table.rows[0].methods == ("x",)
 
 
-def test_a_rehearsal_says_so(tmp_path: Path) -> None:
+def test_changed_settings_are_named(tmp_path: Path) -> None:
     _, folder = distillations(tmp_path, "epochs=0.1")
     each, (table,) = read(tmp_path, folder)
-    assert each.rehearsal.startswith("Rehearsal: 10 % of the epochs; not comparable")
-    assert each.rehearsal in table.note
+    assert each.deviation.startswith("Changed settings: 10 % of the epochs; not comparable")
+    assert each.deviation in table.note
     assert cells(table, 0)["schedule"] == "10 % of the epochs"
     record = json.loads((folder / "runs.json").read_text())
     record["settings"] = {"data": {"source": "cifar10", "dir": "x"}}
     rewrite(folder / "runs.json", record)
     runs = find_runs([tmp_path])
     each = read_sweep(folder, runs)
-    assert "10 % of the epochs, data.source cifar10;" in each.rehearsal
+    assert "10 % of the epochs, data.source cifar10;" in each.deviation
     groups, _ = group_runs(runs.runs)
     assert targets_of([each], groups) == {}
 
@@ -158,7 +158,7 @@ def test_the_paper_is_beside_runs_of_its_own_protocol_only(
     keys = [column.key for column in table.columns]
     assert any("paper" in key for key in keys) == compared
     assert any("gap" in key for key in keys) == compared
-    assert ("not comparable" in each.rehearsal) != compared
+    assert ("not comparable" in each.deviation) != compared
     groups, _ = group_runs(found.runs)
     assert bool(targets_of([each], groups)) == compared
 
@@ -203,13 +203,13 @@ def test_a_failure_that_a_later_success_replaced_is_gone(tmp_path: Path) -> None
     points = {tmp_path / "gone": point, done: point}
     folder = write_sweep(tmp_path, "some", DISTILLATIONS, points)
     each, _ = read(tmp_path, folder)
-    assert (each.progress, each.remarks) == ("1 of 1 runs finished", [])
+    assert (each.progress, each.remarks) == ("1 of 1 run finished", [])
     # It was run by another command since.
     record = json.loads((folder / "runs.json").read_text())
     record["runs"] = [{**record["runs"][1], "state": "failed", "reason": "the disk is full."}]
     rewrite(folder / "runs.json", record)
     each, _ = read(tmp_path, folder)
-    assert (each.progress, each.remarks) == ("1 of 1 runs finished", [])
+    assert (each.progress, each.remarks) == ("1 of 1 run finished", [])
 
 
 def test_a_file_that_was_edited_between_runs_is_named(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_file_that_was_edited_between_runs_is_named(tmp_path: Path) -> None:
     for number, run in enumerate(runs.values()):
         write_sealed_json(run / "code.json", {"mine.py": str(number // 4), "order.txt": "1"})
     each, _ = read(tmp_path, folder)
-    assert each.remarks == ["mine.py was another one in some of these runs."]
+    assert each.remarks == ["mine.py differs between these runs."]
 
 
 def test_what_was_left_out_is_said_once_for_each_reason(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_what_was_left_out_is_said_once_for_each_reason(tmp_path: Path) -> None:
     record["left_out"] = [{"point": point, "reason": "no classes."} for point in points]
     rewrite(folder / "runs.json", record)
     each, _ = read(tmp_path, folder)
-    assert each.remarks == ["Impossible, and left out: gkd steps=3, rdkd steps=3: no classes."]
+    assert each.remarks == ["Impossible: gkd steps=3, rdkd steps=3: no classes."]
 
 
 def test_the_paper_is_beside_the_methods_that_it_has(tmp_path: Path) -> None:

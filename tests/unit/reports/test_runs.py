@@ -9,7 +9,7 @@ from densekd.compression.config import compression_folder, resolve_compression
 from densekd.config.schema import as_toml, as_tree, resolve
 from densekd.config.settings_tree import override
 from densekd.files import write_sealed_text
-from densekd.reports.groups import Group, differences, group_compressions, group_runs
+from densekd.reports.groups import RunGroup, differences, group_compressions, group_runs
 from densekd.reports.runs import find_runs
 from densekd.runs.run import run_folder
 
@@ -18,7 +18,7 @@ from support.run_folders import rewrite, write_run, write_sweep
 AVERAGE = "average_incremental_accuracy"
 
 
-def only(out: Path) -> Group:
+def only(out: Path) -> RunGroup:
     (found,), _ = group_runs(find_runs([out]).runs)
     return found
 

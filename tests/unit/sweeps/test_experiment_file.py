@@ -138,6 +138,12 @@ def test_the_copy_that_a_sweep_keeps_has_the_name_of_its_folder(tmp_path: Path) 
         ('"forgetting"\n', '"forgotten"\n', "'forgotten'; did you mean forgetting?"),
         ('"forgetting"\n', '"variance"\n', "measure must be one of average_incremental"),
         ("flatness = true", "flatness = 1", "flatness must be true or false, not 1"),
+        ("flatness = true", 'figures = ["flatnes"]', "figures must be one of curves, "),
+        (
+            "flatness = true",
+            'flatness = true\nkind = "compression"',
+            "flatness is measured for runs",
+        ),
         ('[grid]\n"method.name"', '[grids]\n"method.name"', "grids is not a key of an experiment"),
         ("seed = [1, 2]", "seed = 1", "grid.seed must be a list of values, not 1."),
         ("seed = [1, 2]", "seed = []", "grid.seed must be a list of values, not []."),

@@ -66,6 +66,7 @@ def test_every_value_is_in_its_range(share: float, whole: bool, log: bool, width
         ({"parameters": {"a": []}}, "must have values"),
         ({"parameters": {"a": {"low": 1, "hihg": 2}}}, "did you mean high?"),
         ({"parameters": {"a": {"low": 2, "high": 1}}}, "low and high, two numbers"),
+        ({"parameters": {"a": {"low": 1, "high": 10**400}}}, "low and high, two numbers"),
         ({"parameters": {"a": {"low": 0, "high": 1, "log": True}}}, "only for a low above 0"),
         ({"kind": "grid"}, "search.parameters.method.options.t is a range; a grid needs values"),
         ({"kind": "grid", "parameters": {"a": [1]}}, "search.trials has no meaning for a grid"),

@@ -89,12 +89,12 @@ def test_runs_share_a_base_if_they_agree_in_it(
     changes: dict[str, Any], same: bool, tmp_path: Path
 ) -> None:
     jobs = plan(two(grid=changes), tmp_path).jobs
-    assert len({job.shares for job in jobs}) == (1 if same else len(jobs))
+    assert len({job.base_key for job in jobs}) == (1 if same else len(jobs))
 
 
 def test_equal_tasks_make_other_bases(tmp_path: Path) -> None:
     grid: dict[str, Any] = {"scenario.equal": (True,), "scenario.steps": (1, 4)}
-    assert len({job.shares for job in plan(two(grid=grid), tmp_path).jobs}) == 2
+    assert len({job.base_key for job in plan(two(grid=grid), tmp_path).jobs}) == 2
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 0.1), (0.5, 0.05), ("50%", 0.05)])
@@ -202,7 +202,7 @@ def test_a_compression_is_planned_by_its_own_settings(tmp_path: Path) -> None:
     grid = {"method": ("kd", "rdkd"), "student": ("resnet8",)}
     jobs = plan(two(kind="compression", grid=grid), tmp_path, scale=0.1).jobs
     assert [job.folder.name.rpartition("-")[0] for job in jobs] == ["compress-kd", "compress-rdkd"]
-    assert jobs[0].shares == jobs[1].shares
+    assert jobs[0].base_key == jobs[1].base_key
     assert jobs[0].tree["epochs"] == 0.1
 
 
@@ -216,7 +216,7 @@ def test_one_run_of_each_base_comes_first(tmp_path: Path) -> None:
     assert order.next() is None
     order.note(second, JobProgress("task 1/6"))
     assert order.next() is None
-    order.note(second, JobProgress("task 2/6", shared=True))
+    order.note(second, JobProgress("task 2/6", base_done=True))
     third = order.next()
     assert third is not None
     assert third.label == "rdkd seed=2"
@@ -237,10 +237,10 @@ def test_a_student_that_learns_alone_does_not_stand_for_the_teacher(tmp_path: Pa
     assert first is not None
     assert second is not None
     assert [first.label, second.label] == ["alone", "kd"]
-    order.note(first, JobProgress("begins", shared=True))
+    order.note(first, JobProgress("begins", base_done=True))
     order.note(first, JobDone())
     assert order.next() is None  # the teacher isn't trained
-    order.note(second, JobProgress("task 1/2", shared=True))
+    order.note(second, JobProgress("task 1/2", base_done=True))
     third = order.next()
     assert third is not None
     assert third.label == "rdkd"
@@ -270,7 +270,7 @@ class Inline:
             yield self.started[-1], each
 
     def work(self, job: SweepJob, line: JobChannel) -> None:
-        line.send(JobProgress("task 1/2", 0.5, shared=True))
+        line.send(JobProgress("task 1/2", 0.5, base_done=True))
         outcome = self.outcomes.get(job.point["method.name"])
         if outcome is not None:
             raise outcome
@@ -281,6 +281,9 @@ class Inline:
 
     def stop_job(self, job: SweepJob) -> None:
         raise AssertionError("nothing is hopeless without a search")
+
+    def close(self) -> None:
+        """Nothing is left to end."""
 
 
 class Told:

@@ -49,8 +49,8 @@ def test_photos_are_predicted_as_the_model_does(model: Path, photos: list[Upload
     wait(predictor)
     good, bad = predictor.predictions
     expected = Model.open(model).predict([photos[0].file], top=2)[0]
-    assert good.answer is not None
-    assert [guess.name for guess in good.answer] == [guess.name for guess in expected]
+    assert good.prediction is not None
+    assert [guess.name for guess in good.prediction] == [guess.name for guess in expected]
     assert good.problem == ""
     assert "Can't read this file: not an image" in bad.problem
     assert predictor.find("good") == photos[0]
@@ -69,7 +69,7 @@ def test_photos_are_predicted_again_when_the_model_changes(
     undo(model, 0)
     predictor.follow(2)
     wait(predictor)
-    names = {guess.name for guess in predictor.predictions[0].answer or []}
+    names = {guess.name for guess in predictor.predictions[0].prediction or []}
     undo(model, 1)
     assert names == {"red", "green"}
     predictor.close()

@@ -40,7 +40,7 @@ def test_images_that_cannot_be_predicted_are_deleted(
     session: Session, count: int, why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
-        session.look(sent(session, count))
+        session.classify(sent(session, count))
     assert [file for file in session.inbox.parent.rglob("*") if file.is_file()] == []
 
 

@@ -179,7 +179,7 @@ def test_malformed_lists_are_refused(places: tuple[Path, Path], sent: object) ->
         ("a/b", "can't be a class name"),
         ("..", "can't be a name"),
         (".hidden", "begin it with a letter"),
-        ("x" * 300, "too long"),
+        ("x" * 300, "is longer than 200 bytes"),
         ("a\nb", "can't be a class name"),
         ("\u200d", "can't be a class name"),
     ],

@@ -11,8 +11,9 @@ _ROWS = 1024  # compared at once with all photos of a class, to bound the memory
 def first_copies(features: Tensor, labels: Tensor) -> Tensor:
     """Group near-copies: for each photo, the place of the photo that stands for its group.
 
-    A photo points to the first one of its class that it nearly copies, or to itself; this link is
-    followed twice. Features are ``[n, D]`` of length 1.
+    A photo points to the first one of its class that it nearly copies, or to itself; links are
+    followed twice, so that a copy of a copy joins the same group. Features are ``[n, D]``, each of
+    length 1.
     """
     first = torch.arange(len(labels))
     for label in labels.unique():

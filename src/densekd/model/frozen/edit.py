@@ -113,7 +113,7 @@ def _editing(folder: Path) -> Iterator[tuple[FrozenModel, float]]:
 def editable_store(folder: Path) -> Store:
     """The files of a model; raises ValueError if it doesn't keep the features of its photos."""
     store = Store(folder)
-    if store.facts(store.existing().step).get("kind") != FROZEN:
+    if store.facts(store.require_pointer().step).get("kind") != FROZEN:
         raise ValueError(
             f"{folder} was trained by a method, so its classes can't be changed; `densekd learn "
             "NEW_MODEL FOLDER` makes a new model from the photos you choose."
@@ -145,7 +145,7 @@ def commit_edit(
     ranks = relabel(labels, new_ranks(model.classes, classes, renamed))
     update = FrozenUpdate(
         store,
-        store.existing().steps,
+        store.require_pointer().steps,
         model,
         model.backbone,
         classes,

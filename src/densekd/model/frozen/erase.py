@@ -85,7 +85,7 @@ def also_erased(
         name: {own for step in taught.values() for each, own in step if each == name} - given
         for name in classes
     }
-    current, found = taught.get(store.existing().step, set()), []
+    current, found = taught.get(store.require_pointer().step, set()), []
     unknown = [name for name, hashes in once.items() if not hashes]
     if unknown and store.pending.exists():
         found.append(
@@ -140,7 +140,7 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
     """
     if not classes and not files:
         raise ValueError("Name a class or a photo to forget everywhere.")
-    pointer, taught = store.existing(), _taught(store)
+    pointer, taught = store.require_pointer(), _taught(store)
     if pointer.step not in taught:
         raise ValueError(
             f"Photos of step {pointer.step} of {store.folder} are lost, so its head can't be "
@@ -174,7 +174,7 @@ def _prepare(store: Store, classes: Sequence[str], files: Sequence[Path]) -> Era
 def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
     """For each step that lost no photos, the class and the hash of each photo in a class."""
     photos, found = _load_all_photos(store), {}
-    for step in store.steps(store.existing()):
+    for step in store.steps(store.require_pointer()):
         facts, tensors = load_state(store.path(step) / "state")
         if not photos.keys() >= {*facts["photos"]}:
             continue
@@ -190,9 +190,9 @@ def _taught(store: Store) -> dict[int, set[tuple[str, bytes]]]:
 
 def _carry_out(store: Store, erasure: Erasure) -> Update:
     """Carry out an erasure, or what is left of an interrupted one."""
-    if store.existing().steps == erasure.step:
+    if store.require_pointer().steps == erasure.step:
         _commit_step(store, erasure)
-    pointer = store.existing()
+    pointer = store.require_pointer()
     # Delete all that is unfinished, set aside or not committed, rather than erase photos from it.
     uncounted = [store.path(n) for n in step_numbers(store.folder) if n >= pointer.steps]
     for place in (store.pending, store.aside, *uncounted):
@@ -215,7 +215,8 @@ def _carry_out(store: Store, erasure: Erasure) -> Update:
 
 
 def _warn_if_finetuned(store: Store, step: int) -> None:
-    if step not in store.steps(store.existing()):  # its state is lost, but others need its photos
+    # If its state is lost, others may still need its photos.
+    if step not in store.steps(store.require_pointer()):
         return
     facts = store.facts(step)
     if facts["backbone"] == step and facts["parent"] is not None:
@@ -244,7 +245,7 @@ def _rewrite_state(
     If photos of it were lost, the state is deleted, since its heads may have learned from erased
     ones.
     """
-    path, pointer = store.path(step) / "state", store.existing()
+    path, pointer = store.path(step) / "state", store.require_pointer()
     facts, tensors = load_state(path)
     if not photos.keys() >= {*facts["photos"]}:
         path.with_suffix(".json").unlink()
@@ -320,7 +321,7 @@ def _classes_left(classes: Sequence[str], labels: Tensor) -> tuple[str, ...]:
 
 def _load_all_photos(store: Store) -> dict[int, Photos]:
     """The photos of each step that has some, even without its state: other steps may need them."""
-    steps = store.existing().steps
+    steps = store.require_pointer().steps
     paths = {n: store.path(n) / "photos" for n in step_numbers(store.folder) if n < steps}
     return {
         step: load_photos(path)

@@ -35,6 +35,7 @@ from densekd.model.frozen.head import fit_head
 from densekd.model.frozen.model import FrozenModel
 from densekd.model.frozen.photos import Photos
 from densekd.model.frozen.update import FrozenUpdate
+from densekd.model.images import FEWEST_TO_TEST
 from densekd.model.model import Model
 from densekd.model.options import check_budget
 from densekd.model.parallel import map_batches
@@ -93,7 +94,7 @@ def finetune_model(
     The budget counts from ``began`` on the monotonic clock; by default from now.
     """
     store, observer = Store(folder), observer or TeachObserver()
-    store.existing()
+    store.require_pointer()
     with store.locked():
         model, asked = _open(folder), digest(["finetune", asdict(options)])
         if model.facts["asked"] == asked:
@@ -157,7 +158,7 @@ class _Finetuning:
         observer.doing("fitting")
         update = FrozenUpdate(
             self.store,
-            self.store.existing().steps,
+            self.store.require_pointer().steps,
             self.model,
             backbone,
             self.model.classes,
@@ -193,7 +194,7 @@ class _Finetuning:
         model = self.model
         counts = Counter(model.classes[rank] for rank in model.labels[self.splits[0]].tolist())
         return Plan(
-            self.store.existing().steps,
+            self.store.require_pointer().steps,
             0,
             {},
             dict(counts),
@@ -273,7 +274,7 @@ def _open(folder: Path) -> FrozenModel:
     if not model.tested.any():
         raise ValueError(
             f"{folder} has no photos to test on, so whether fine-tuning helps can't be measured; "
-            "teach it at least 5 photos of a class."
+            f"teach it at least {FEWEST_TO_TEST} photos of a class."
         )
     return model
 

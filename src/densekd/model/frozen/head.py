@@ -13,7 +13,8 @@ from densekd.model.minimise import lbfgs
 
 # Measured in docs/heads.md.
 _L2 = 2e-3
-_MOST = 100  # a class counts as at most so many photos, or thousands would lose to a few
+# Count at most 100 photos of a class; otherwise large classes lose to small ones.
+_MOST = 100
 _SCALE = 10.0
 _ITERATIONS, _TOLERANCE = 60, 1e-5
 _PER_THREAD = 1 << 26  # multiplications (features by classes) that make another thread worth it

@@ -18,7 +18,7 @@ from densekd.model.frozen.backbone import FrozenBackbone, load_backbone
 from densekd.model.frozen.head import LinearHead
 from densekd.model.frozen.photos import Photos, join_photos, load_photos, open_kept
 from densekd.model.frozen.unknown import REFUSED, UnknownRule
-from densekd.model.images import spread
+from densekd.model.images import evenly_spaced
 from densekd.model.model import Model, ModelOutputs
 from densekd.model.store import FROZEN, Store
 from densekd.training.checkpoint import (
@@ -27,6 +27,9 @@ from densekd.training.checkpoint import (
     save_state,
     sound_content,
 )
+
+# The evaluation head's name in stored states.
+_EVALUATION_HEAD = "tested_head"
 
 
 class FrozenModel(Model):
@@ -51,9 +54,9 @@ class FrozenModel(Model):
         self.image_size, self.network = backbone.size, backbone.network
         self.method, self.classes = FROZEN, tuple(facts["classes"])
         # The first is fitted to all photos, the second only to those that aren't held out.
-        self.head, self.tested_head = (
+        self.head, self.evaluation_head = (
             LinearHead(*(tensors[f"{name}.{key}"] for key in LinearHead._fields))
-            for name in ("head", "tested_head")
+            for name in ("head", _EVALUATION_HEAD)
         )
         self.labels = tensors["labels"]  # of all photos; -1 for those that were removed
         self.unknown = UnknownRule(*(tensors[f"unknown.{name}"] for name in UnknownRule._fields))
@@ -82,8 +85,8 @@ class FrozenModel(Model):
         shapes = {
             "head.weight": (count, width),
             "head.bias": (count,),
-            "tested_head.weight": (count, width),
-            "tested_head.bias": (count,),
+            f"{_EVALUATION_HEAD}.weight": (count, width),
+            f"{_EVALUATION_HEAD}.bias": (count,),
             "unknown.means": (count, width),
             "unknown.cosine_weight": (),
             "unknown.scores": (tensors["unknown.scores"].numel(),),
@@ -120,7 +123,7 @@ class FrozenModel(Model):
             if photos.features.shape != (len(self.labels), self.backbone.width):
                 raise DamagedFile(f"The photos of {place} aren't those of its labels.")
         except (DamagedFile, FileNotFoundError) as error:
-            raise store.damaged(error) from error
+            raise store.damaged_error(error) from error
         return photos
 
     @property
@@ -137,7 +140,7 @@ class FrozenModel(Model):
     def stored_images(self, *, tested: bool, most: int | None = None) -> Split:
         """The kept images, or ``most`` of them, decoded: the held-out ones, or the others."""
         kept = self.photos.kept & (self.labels >= 0) & (self.tested == tested)
-        places = spread(kept.nonzero().flatten(), most)
+        places = evenly_spaced(kept.nonzero().flatten(), most)
         pixels = self.crops([self.photos.jpegs[place] for place in places.tolist()])
         return Split(PixelImages(pixels), self.labels[places])
 
@@ -150,9 +153,9 @@ class FrozenModel(Model):
         """Everything from pixels to probabilities as one module, and the model's `outputs`."""
         return _Pipeline(self).eval(), self.outputs
 
-    def tested_weights(self) -> dict[str, Tensor]:
+    def evaluation_weights(self) -> dict[str, Tensor]:
         """The head that was fitted without the test images."""
-        return _head_buffers(self.tested_head)
+        return _head_buffers(self.evaluation_head)
 
     def refused_share(self) -> float | None:
         """The share of photos that it calls unknown when fitted without them."""
@@ -217,7 +220,7 @@ class FittedHeads(NamedTuple):
     """Everything that is fitted to the features of a state."""
 
     head: LinearHead  # fitted to all photos
-    tested_head: LinearHead  # fitted without those held out
+    evaluation_head: LinearHead  # fitted without those held out
     unknown: UnknownRule
 
 
@@ -226,6 +229,11 @@ def write_frozen_state(
 ) -> None:
     """Write a state to the folder ``place``; `FrozenModel.read_from` reads it."""
     tensors = {"labels": labels}
-    for name, part in fitted._asdict().items():
+    parts: dict[str, LinearHead | UnknownRule] = {
+        "head": fitted.head,
+        _EVALUATION_HEAD: fitted.evaluation_head,
+        "unknown": fitted.unknown,
+    }
+    for name, part in parts.items():
         tensors |= {f"{name}.{key}": tensor for key, tensor in part._asdict().items()}
     save_state(place / "state", State({"kind": FROZEN, **facts}, tensors))

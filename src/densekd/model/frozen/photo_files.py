@@ -11,7 +11,7 @@ from typing import NamedTuple
 from densekd.data.dataset import OnProgress
 from densekd.data.decode import in_threads
 from densekd.data.folder import FolderTable
-from densekd.model.images import divide
+from densekd.model.images import train_test_masks
 
 _SEED = 0  # draws the test photos
 
@@ -32,7 +32,7 @@ def hash_photos(table: FolderTable, on_progress: OnProgress) -> list[PhotoFile]:
     """Hash the files, and split them into training and test photos."""
     names, parts = table.class_of_each, table.part_of_each
     hashes = in_threads(_hash, table.paths, on_progress)
-    train, test = divide(names, parts, _SEED)
+    train, test = train_test_masks(names, parts, _SEED)
     rows = zip(table.paths, names, parts, test.tolist(), hashes, strict=True)
     used = (train | test).tolist()
     return [PhotoFile(*row) for row, use in zip(rows, used, strict=True) if use]

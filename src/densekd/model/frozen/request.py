@@ -208,7 +208,7 @@ class FrozenRequest(UpdateRequest):
     def _photos(
         self, files: Sequence[PhotoFile], features: Tensor, observer: TeachObserver
     ) -> tuple[list[PhotoFile], Photos]:
-        """The photos that can still be read, with the images to keep of some."""
+        """The photos that can still be read, with their features; some also with their image."""
         places = self._kept(files, features).nonzero().flatten().tolist()
         jpegs, size = [b""] * len(files), self.backbone.size
 

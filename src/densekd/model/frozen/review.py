@@ -87,7 +87,7 @@ def _tested(model: Model) -> tuple[Tensor, Tensor, Sequence[bytes]]:
     if isinstance(model, FrozenModel):
         photos = model.photos
         places = model.tested.nonzero().flatten()
-        guesses = model.tested_head.scores(photos.features[places].float()).argmax(1)
+        guesses = model.evaluation_head.scores(photos.features[places].float()).argmax(1)
         return model.labels[places], guesses, [photos.jpegs[place] for place in places.tolist()]
     test = model.stored_images(tested=True)
     assert isinstance(test.images, PixelImages)

@@ -13,7 +13,7 @@ from densekd.model.frozen.head import fit_head
 # The largest share of photos of known classes to call unknown.
 REFUSED = 0.05
 _FOLDS = 4
-_FEWEST = 8  # with fewer scores, the rule can't be fitted
+_FEWEST = 8  # with fewer scores, the weight is 1 and no photo is called unknown
 _CONFIDENCE = 1.28  # standard deviations: the limit on refused photos holds with 90 % confidence
 
 
@@ -59,8 +59,8 @@ class CrossScores(NamedTuple):
 def cross_scores(features: Tensor, labels: Tensor, classes: int) -> CrossScores:
     """Cross-validate in four folds: score each photo by a head and means fitted without its fold.
 
-    Near-copies are in one fold, since they would recognise each other. A photo that is alone in its
-    class, but for copies, has no score: without it nothing is known of the class.
+    Near-copies are in one fold, since they would recognise each other. A class's only photo,
+    near-copies aside, gets no score: no other photo shows the class.
 
     Args:
         features: of length 1, ``[n, D]``.

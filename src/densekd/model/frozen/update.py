@@ -17,7 +17,7 @@ from densekd.model.frozen.head import LinearHead, few_threads, fit_head
 from densekd.model.frozen.model import FittedHeads, FrozenModel, is_tested, write_frozen_state
 from densekd.model.frozen.photos import Photos, join_photos
 from densekd.model.frozen.unknown import cross_scores, fit_unknown
-from densekd.model.store import Edit, Store, Update
+from densekd.model.store import Edit, Store, Update, unequal_error
 
 # The number of photos on which a saved state is compared with the one in memory.
 _VERIFIED = 2
@@ -93,7 +93,7 @@ class FrozenUpdate:
         features = self.photos.features[tested]
         if self.finetuned:  # features of the same photos, by the model's own backbone
             features = model.photos.features[model.tested]
-        guesses = model.tested_head.scores(features.float()).argmax(1)
+        guesses = model.evaluation_head.scores(features.float()).argmax(1)
         return ranks[guesses] == self.labels[tested]
 
     def _write(self, place: Path, fitted: "FittedState", update: Update) -> None:
@@ -140,10 +140,7 @@ class FrozenUpdate:
             and torch.equal(saved.labels, self.labels)
             and torch.allclose(ours, saved.scores(probe), rtol=1e-3, atol=1e-3)
         ):
-            raise RuntimeError(
-                f"The state saved in {prepared} differs from what was learned, so the model was "
-                "not changed."
-            )
+            raise unequal_error(prepared)
 
 
 def new_ranks(old: Sequence[str], new: Sequence[str], renamed: Mapping[str, str]) -> Tensor:
@@ -178,6 +175,6 @@ def fit_state(photos: Photos, labels: Tensor, classes: int) -> FittedState:
             fit_head(features[train], labels[train], classes),
             fit_unknown(every, own, classes, crossed),
         )
-    right = heads.tested_head.scores(features[test]).argmax(1) == labels[test]
+    right = heads.evaluation_head.scores(features[test]).argmax(1) == labels[test]
     calibration = calibrate(crossed.logits, own[crossed.places])
     return FittedState(heads, test.nonzero().flatten(), right, calibration)

@@ -16,7 +16,7 @@ from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.dataset import PixelImages, Split, join_splits
 from densekd.files import DamagedFile, read_regular_file, write_atomically
-from densekd.model.images import spread
+from densekd.model.images import evenly_spaced
 from densekd.model.model import Model, ModelOutputs
 from densekd.model.pointer import step_ancestors
 from densekd.model.store import Store
@@ -82,7 +82,9 @@ class TrainedModel(Model):
     def stored_images(self, *, tested: bool, most: int | None = None) -> Split:
         """The test images or the exemplars, or ``most`` of them."""
         split = self._test_images() if tested else self.learner.memory.exemplars()
-        return split.take(spread(torch.arange(len(split)), most))
+        if most is None or len(split) <= most:
+            return split  # not a copy
+        return split.take(evenly_spaced(torch.arange(len(split)), most))
 
     def _test_images(self) -> Split:
         store = Store(self.folder)

@@ -21,7 +21,7 @@ from densekd.model.calibration import calibrate, class_changes, split_accuracy
 from densekd.model.images import UpdateImages, check_learnable, median_size, read_update_images
 from densekd.model.options import TeachOptions
 from densekd.model.request import Plan, TeachObserver, UpdateRequest
-from densekd.model.store import Store, Update
+from densekd.model.store import Store, Update, unequal_error
 from densekd.model.trained.model import TrainedModel, on_this_computer, write_state
 from densekd.model.trained.settings import (
     Part,
@@ -271,7 +271,4 @@ def _verify(request: TrainedRequest, learner: Learner, prepared: Path) -> None:
         and ours.facts["classes"] == theirs.facts["classes"]
         and torch.allclose(predicting.scores(probe), saved.scores(probe), rtol=1e-3, atol=1e-3)
     ):
-        raise RuntimeError(
-            f"The state saved in {prepared} differs from what was learned, so the model was not "
-            "changed."
-        )
+        raise unequal_error(prepared)

@@ -66,7 +66,7 @@ def traces(model: Path, name: str, step: int | None = None) -> set[bytes]:
         jpeg = opened.photos.jpegs[place]
         # What comes before the first scan is the same in all images of a size and quality.
         found.update(pieces(jpeg[jpeg.index(b"\xff\xda") + 14 :]))
-    for head in (opened.head, opened.tested_head):
+    for head in (opened.head, opened.evaluation_head):
         found.update(pieces(head.weight[opened.classes.index(name)].numpy().tobytes()))
     return found
 
@@ -102,7 +102,7 @@ def test_no_byte_is_left_in_any_file(model: Path) -> None:
     assert not any(b"green" in file.read_bytes() for file in model.rglob("*") if file.is_file())
     assert str(update.edit) == "erased 8 photos"
     assert [each.name for each in update.classes] == ["red", "blue"]
-    assert update.step == Store(model).existing().step == 2
+    assert update.step == Store(model).require_pointer().step == 2
     assert {file.name for file in model.iterdir()} == {"current.json", "lock", "steps"}
 
 

@@ -140,7 +140,7 @@ def test_stored_images(first: Path, tested: bool, images: int) -> None:
 
 def test_held_out_photos_are_not_in_the_head_that_is_tested(model: Path) -> None:
     opened = FrozenModel.open(model)
-    assert not torch.equal(opened.head.weight, opened.tested_head.weight)
+    assert not torch.equal(opened.head.weight, opened.evaluation_head.weight)
     info = model_info(model)
     assert (info.exemplars, info.tested, info.network) == (34, 6, "lite0")
     assert [(each.step, each.exemplars) for each in info.classes] == [(0, 17), (0, 17)]

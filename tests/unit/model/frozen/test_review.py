@@ -58,7 +58,7 @@ def test_photos_that_a_class_learns_from_are_not_tested_on(tmp_path: Path) -> No
     assert model.entry.update.classes[1].tested == 0
     # A head that takes every photo for a green one.
     width = model.backbone.width
-    model.tested_head = LinearHead(torch.zeros(2, width), torch.tensor([1.0, 0.0]))
+    model.evaluation_head = LinearHead(torch.zeros(2, width), torch.tensor([1.0, 0.0]))
     assert find_confusions(model) == []
 
 

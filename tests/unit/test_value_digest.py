@@ -21,7 +21,7 @@ from torch.utils.data import Subset, TensorDataset
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import make_method
 from densekd.methods.schedule import Schedule, Schedules
-from densekd.values import value_digest
+from densekd.value_digest import value_digest
 
 FACTOR = 2
 PIXELS = TensorDataset(torch.zeros(9, 3, 4, 4))
@@ -123,7 +123,7 @@ def test_the_code_of_a_class_counts() -> None:
 
 def test_another_process_gives_the_same_digest() -> None:
     code = (
-        "from densekd.values import value_digest\n"
+        "from densekd.value_digest import value_digest\n"
         "def f(x):\n    return x in {'a', 'b', 'c', 'd'}\n"
         "print(value_digest([f, {'x', 'y', 'z'}, 0.1]))"
     )

@@ -1,6 +1,6 @@
 """Check what JSON from a file looks like before anything relies on it.
 
-A shape is a function that says whether a value is as expected. A file that someone else wrote can
+A check is a function that says whether a value is as expected. A file that someone else wrote can
 have values of any type, nested to any depth, and numbers too large for a float.
 """
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Shape = Callable[[Any], bool]
+JsonCheck = Callable[[Any], bool]
 
 _LARGEST = sys.float_info.max
 _DEEPEST = 12  # levels of nested settings
@@ -47,22 +47,24 @@ def _is_setting(value: Any, levels: int) -> bool:
     return isinstance(value, str | bool) or is_measure(value)
 
 
-def optional(shape: Shape) -> Shape:
-    """The shape, or None."""
-    return lambda value: value is None or shape(value)
+def optional(check: JsonCheck) -> JsonCheck:
+    """A check that also takes None."""
+    return lambda value: value is None or check(value)
 
 
-def list_of(shape: Shape, least: int = 0) -> Shape:
-    """A list of at least ``least`` items that all have a shape."""
-    return lambda value: isinstance(value, list) and len(value) >= least and all(map(shape, value))
+def list_of(check: JsonCheck, least: int = 0) -> JsonCheck:
+    """A list of at least ``least`` items that all pass a check."""
+    return lambda value: isinstance(value, list) and len(value) >= least and all(map(check, value))
 
 
-def table_of(shape: Shape) -> Shape:
-    """A table with any names, whose values all have a shape."""
-    return lambda value: isinstance(value, dict) and all(map(shape, value.values()))
+def table_of(check: JsonCheck) -> JsonCheck:
+    """A table with any names, whose values all pass a check."""
+    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-def record(needed: Mapping[str, Shape], more: Mapping[str, Shape] | None = None) -> Shape:
+def record(
+    needed: Mapping[str, JsonCheck], more: Mapping[str, JsonCheck] | None = None
+) -> JsonCheck:
     """A table that has all the ``needed`` entries; those in ``more`` may be missing.
 
     Entries of other names may be anything.
@@ -71,11 +73,13 @@ def record(needed: Mapping[str, Shape], more: Mapping[str, Shape] | None = None)
 
 
 def wrong_entry(
-    value: Mapping[str, Any], needed: Mapping[str, Shape], more: Mapping[str, Shape] | None = None
+    value: Mapping[str, Any],
+    needed: Mapping[str, JsonCheck],
+    more: Mapping[str, JsonCheck] | None = None,
 ) -> str | None:
-    """The name of the first entry of a `record` that is missing or has another shape, if any."""
-    for name, shape in needed.items():
-        if name not in value or not shape(value[name]):
+    """The name of the first entry of a `record` that is missing or fails its check, if any."""
+    for name, check in needed.items():
+        if name not in value or not check(value[name]):
             return name
-    wrong = (n for n, shape in (more or {}).items() if n in value and not shape(value[n]))
+    wrong = (n for n, check in (more or {}).items() if n in value and not check(value[n]))
     return next(wrong, None)
