@@ -87,10 +87,12 @@ def cifar100(real_dir: Path) -> Dataset:
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The digits are few, for documents that show what code does, not how accurate it gets."""
     from densekd.data import digits_npz
-    from densekd.runs.build import fewer
+    from densekd.runs.build import limit_per_class
 
     load_npz = digits_npz.load_npz
-    monkeypatch.setattr(digits_npz, "load_npz", lambda path: fewer(load_npz(path), 30, 10))
+    monkeypatch.setattr(
+        digits_npz, "load_npz", lambda path: limit_per_class(load_npz(path), 30, 10)
+    )
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def refer(value: object, name: str = "", digest: str = "") -> str:
     return reference
 
 
-def spoken(reference: str, kind: str) -> str:
+def display_name(reference: str, kind: str) -> str:
     """A part's name to begin a sentence with: ``mine.py:ece``, or ``The metric ece``."""
     return f"The {kind} {short_name(reference)}" if _IN_PYTHON.fullmatch(reference) else reference
 

@@ -15,7 +15,7 @@ from densekd.config.schema import resolve
 from densekd.config.settings_tree import merge
 from densekd.methods.method import Method
 from densekd.methods.paper import DISTILLATIONS, DenseOptions
-from densekd.methods.registry import METHODS, make_method, what_kd_does
+from densekd.methods.registry import METHODS, combination_text, make_method
 from densekd.methods.terms import Step, Term
 from densekd.runs.run import run_config
 
@@ -146,7 +146,7 @@ def test_trained_combinations_cover_all_pairs() -> None:
 
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_a_distillation_replaces_that_of_the_baseline_or_is_added(name: str) -> None:
-    assert what_kd_does(name) == combination(name)
+    assert combination_text(name) == combination(name)
     host, _, kd = name.partition("+")
     plain, combined = method(host), method(name)
     check_same_but_kd(plain, combined)

@@ -130,8 +130,8 @@ def test_a_part_that_exits_is_explained() -> None:
 
 
 def test_a_part_is_spoken_of_by_its_file_or_its_kind() -> None:
-    assert parts.spoken("mine.py:ece", "metric") == "mine.py:ece"
-    assert parts.spoken("python:ece-0123456789ab", "metric") == "The metric ece"
+    assert parts.display_name("mine.py:ece", "metric") == "mine.py:ece"
+    assert parts.display_name("python:ece-0123456789ab", "metric") == "The metric ece"
 
 
 def test_what_a_file_draws_is_the_same_in_every_process(mine: Write) -> None:

@@ -51,7 +51,7 @@ def _list() -> None:
 
 def _explain(name: str, data: str) -> None:
     from densekd.config.schema import as_tree, resolve
-    from densekd.methods.registry import METHODS, baseline_of, split_name, what_kd_does
+    from densekd.methods.registry import METHODS, baseline_of, combination_text, split_name
     from densekd.parts import load_files
 
     first, _ = split_name(name)
@@ -61,7 +61,7 @@ def _explain(name: str, data: str) -> None:
     console = output.console()
     summary = METHODS[first].summary if first in METHODS else "a method of your own"
     console.print(f"{output.safe(name)}: {summary}.", soft_wrap=True)
-    if combined := what_kd_does(name):
+    if combined := combination_text(name):
         console.print(f"The + has {combined}.")
     console.print(f"\nLoss: {' + '.join(method.terms)}, with")
     for slot, term in method.terms.items():

@@ -20,7 +20,7 @@ from densekd.data.scenario import Scenario
 from densekd.files import DamagedFile, expand_home, write_sealed_text
 from densekd.methods.method import Method
 from densekd.metrics import accuracy
-from densekd.runs.build import fewer, load_dataset, make_settings
+from densekd.runs.build import limit_per_class, load_dataset, make_settings
 from densekd.runs.epochs import EpochLog, read_epochs
 from densekd.runs.observer import RunObserver, RunObservers
 from densekd.runs.ranks import check_same_images
@@ -128,7 +128,7 @@ class Trainer:
         # One task with all classes, in the order in which they are divided into groups.
         scenario = Scenario.of(whole, base=len(whole.classes), steps=0, order=config.order)
         # Only now, since the order ``icarl`` depends on the number of images.
-        self.dataset = fewer(whole, config.data.per_class, config.data.test_per_class)
+        self.dataset = limit_per_class(whole, config.data.per_class, config.data.test_per_class)
         scenario = dataclasses.replace(scenario, dataset=self.dataset)
         # Task numbers differ, so that teacher and student draw different batches, augmentations and
         # heads. Backbones don't depend on them: two of the same architecture begin alike.

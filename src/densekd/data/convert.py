@@ -29,7 +29,7 @@ from densekd.data.folder_images import load_folder
 from densekd.data.hub import count_up_to, hub_dataset
 from densekd.data.scenario import Task
 from densekd.data.stratify import TEST_FRACTION, stratified_split
-from densekd.parts import OwnPartError, explain_errors, line_of, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors, line_of
 from densekd.seeds import fixed_random_state
 
 ImageInput = Path | str | Image.Image | NDArray[Any]
@@ -72,7 +72,7 @@ def as_dataset(data: Any, name: str = "data", options: ConvertOptions | None = N
         Scenario('data', tasks of [2, 1, 1] classes)
     """
     options = options or ConvertOptions()
-    part = spoken(name, "data set")
+    part = display_name(name, "data set")
     with fixed_random_state():
         with explain_errors(part):
             value = data() if callable(data) and not _is_sequence(data) else data

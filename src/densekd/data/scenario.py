@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from densekd.data.dataset import Dataset, Split
-from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors, find, is_reference
 from densekd.seeds import fixed_random_state
 
 # A custom function gets the class names, and returns these or their positions in learning order.
@@ -215,7 +215,7 @@ def class_order(dataset: Dataset, order: Order) -> list[int]:
     if order == "icarl":
         return icarl_order(torch.bincount(dataset.train.labels, minlength=classes).tolist())
     if isinstance(order, Path) and is_reference(order):
-        part = spoken(str(order), "order")
+        part = display_name(str(order), "order")
         return _own_order(part, cast(Any, find(str(order))), dataset.classes)
     if callable(order):
         name = getattr(order, "__name__", type(order).__name__)

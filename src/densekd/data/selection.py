@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from densekd.parts import OwnPartError, explain_errors, find, is_reference, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors, find, is_reference
 from densekd.seeds import fixed_random_state
 
 Selection = Literal["random", "herding", "greedy"]
@@ -26,7 +26,7 @@ def selection_of(name: str) -> Selection | SelectionPolicy:
         return cast(Selection, name)
     policy = find(name)
     if not callable(policy):
-        part = spoken(name, "selection")
+        part = display_name(name, "selection")
         raise OwnPartError(f"{part} must be a function that selects images, not {policy!r}.")
     return cast(SelectionPolicy, policy)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from densekd.methods.method import Method, MethodSpec
 from densekd.methods.schedule import Schedules
-from densekd.parts import OwnPartError, explain_errors, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors
 
 Params = Mapping[str, bool | int | float | str]
 
@@ -24,7 +24,7 @@ def own_method(
         schedules: the schedules to train by.
         params: parameters by name.
     """
-    name, given = spoken(name, "method"), dict(params or {})
+    name, given = display_name(name, "method"), dict(params or {})
     if isinstance(value, Method):
         if given:
             raise OwnPartError(f"{name} is a Method, which takes no method.params; leave them out.")

@@ -83,7 +83,7 @@ class PodSpatial(FeatureTerm):
     """PODNet's POD-spatial, on the last map of each stage; see `pod_spatial`."""
 
     needs_maps = True
-    reads = "|pooled maps - teacher's pooled maps|"
+    distance_formula = "|pooled maps - teacher's pooled maps|"
 
     def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
         return pod_spatial(student.maps, teacher.maps)
@@ -99,7 +99,7 @@ class ChannelDistance(FeatureTerm):
 
     needs_old_tasks = needs_maps = True
     needs_head = "proxies"  # since the importance comes from the NCA loss
-    reads = "importance |channel - teacher's channel|"
+    distance_formula = "importance |channel - teacher's channel|"
 
     def __init__(self, weight: RatioWeight, nca: Nca) -> None:
         super().__init__(weight)

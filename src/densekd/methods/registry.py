@@ -81,7 +81,7 @@ def make_method(
     return dataclasses.replace(method.with_term("kd", term), name=name)
 
 
-def what_kd_does(name: str) -> str | None:
+def combination_text(name: str) -> str | None:
     """Say what a name's distillation does to the method: replace or add; None if it has none."""
     first, kd = split_name(name)
     if not kd:

@@ -46,12 +46,12 @@ class FeatureTerm(Term):
 
     needs_teacher = takes_mixup = True
     no_gradient_for = ("weights", "bias")
-    reads = "distance"  # the distance, in a formula
+    distance_formula = "distance"  # the distance, in a formula
 
     def __init__(self, weight: RatioWeight) -> None:
         super().__init__()
         self.weight = weight
-        self.formula = f"lambda [{self.reads}], lambda = {weight.formula}"
+        self.formula = f"lambda [{self.distance_formula}], lambda = {weight.formula}"
 
     def begin(self, context: TaskContext) -> dict[str, float]:
         """Return lambda, to be recorded."""
@@ -72,7 +72,7 @@ class FeatureTerm(Term):
 class LessForget(FeatureTerm):
     """UCIR's less-forget constraint, also PODNet's POD-flat; see `less_forget`."""
 
-    reads = "1 - cos(f(x), teacher's f(x))"
+    distance_formula = "1 - cos(f(x), teacher's f(x))"
 
     def _distance(self, student: Outputs, teacher: Outputs) -> Tensor:
         return less_forget(student.features, teacher.features)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from densekd.checks import first_line
 from densekd.nn.network import Backbone, Features
-from densekd.parts import OwnPartError, explain_errors, line_of, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors, line_of
 
 
 class _WrongOutput(ValueError):
@@ -93,7 +93,7 @@ def own_backbone(name: str, value: object, size: tuple[int, int] | None = None) 
     Raises:
         OwnPartError: it can't be used for images of ``size``; the message calls it ``name``.
     """
-    name = spoken(name, "network")
+    name = display_name(name, "network")
     with explain_errors(name):
         made = copy.deepcopy(value) if isinstance(value, nn.Module) else value
         made = made() if callable(made) and not isinstance(made, nn.Module) else made

@@ -29,7 +29,7 @@ def make_scenario(config: Config, on_progress: OnProgress | None = None) -> Scen
         scenario = Scenario.of(whole, **protocol)
     else:
         scenario = Scenario.of_tasks(whole, tasks, config.scenario.order)
-    dataset = fewer(whole, config.data.per_class, config.data.test_per_class)
+    dataset = limit_per_class(whole, config.data.per_class, config.data.test_per_class)
     if share := config.data.validation:
         # Seed and class alone decide which images are held out, so runs with other methods,
         # tasks or orders hold out the same ones.
@@ -54,7 +54,7 @@ def load_dataset(config: CommonConfig, on_progress: OnProgress | None) -> Datase
     return load(data.source, options, on_progress=on_progress)
 
 
-def fewer(
+def limit_per_class(
     dataset: Dataset, per_class: int | None = None, test_per_class: int | None = None
 ) -> Dataset:
     """Keep the first ``per_class`` training and ``test_per_class`` test images of each class."""

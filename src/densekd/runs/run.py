@@ -29,7 +29,7 @@ from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits
 from densekd.data.scenario import Task
 from densekd.files import remove_leftovers, write_sealed_text
-from densekd.methods.registry import baseline_of, split_name, what_kd_does
+from densekd.methods.registry import baseline_of, combination_text, split_name
 from densekd.parts import explain_errors, is_reference, load_files, short_name
 from densekd.runs.branch import branched_state, copy_predictions
 from densekd.runs.build import make_engine, make_learner, make_scenario
@@ -205,7 +205,7 @@ class _Run:
 
     def _store(self) -> dict[str, Any]:
         reached = result_of(self.records, self.evaluations[-1].by(self.learner.method.predicts))
-        reached["combination"] = what_kd_does(self.config.method.name)
+        reached["combination"] = combination_text(self.config.method.name)
         reached["workers"] = self.learner.settings.workers_for(self.scenario[0].train.images)
         return store_result(self.folder, reached, as_tree(self.config), self.engine)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from densekd.checks import missing_extra
 from densekd.config.settings_tree import flat
-from densekd.parts import OwnPartError, explain_errors, find, is_reference, short_name, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors, find, is_reference, short_name
 from densekd.runs.loggers import Axis, LoggedRun, Logger
 
 _PARAMS_AT_ONCE = 100  # MLflow takes no more in one call
@@ -197,7 +197,7 @@ def make_loggers(names: Sequence[str] | None) -> dict[str, Logger]:
 
 def _own_logger(reference: str, value: Any) -> Logger:
     """The custom logger ``value``, or what it makes as a function or class without arguments."""
-    part = spoken(reference, "logger")
+    part = display_name(reference, "logger")
     with explain_errors(part):
         made = value() if callable(value) and not isinstance(value, Logger) else value
     if not isinstance(made, Logger):

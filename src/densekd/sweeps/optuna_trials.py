@@ -27,7 +27,7 @@ from densekd.sweeps.sweep import (
     PRUNED,
     JobSource,
     SweepRecord,
-    saying_how_to_repair,
+    add_repair_hint,
     validation_of,
 )
 
@@ -47,7 +47,7 @@ class OptunaTrials(JobSource):
         file = (record.sweep.folder / STUDY_FILE).absolute()
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
-            with saying_how_to_repair(record.sweep.folder):
+            with add_repair_hint(record.sweep.folder):
                 check_study(file)
         self._storage = optuna.storages.RDBStorage(f"sqlite:///{file}")
         impossible = [cell_of(e.point, search.parameters) for e in record.sweep.impossible]

@@ -171,7 +171,7 @@ def sweep_folder(sweep: SweepPlan) -> Iterator[None]:
     file = sweep.folder / "experiment.toml"
     with exclusive(sweep.folder):
         remove_leftovers(sweep.folder)
-        with saying_how_to_repair(sweep.folder):
+        with add_repair_hint(sweep.folder):
             before = read_experiment(file, sealed=True).settings if file.exists() else None
         if before not in (None, sweep.experiment.settings):
             raise ValueError(
@@ -183,7 +183,7 @@ def sweep_folder(sweep: SweepPlan) -> Iterator[None]:
 
 
 @contextmanager
-def saying_how_to_repair(folder: Path) -> Iterator[None]:
+def add_repair_hint(folder: Path) -> Iterator[None]:
     """Add to an error about a damaged file of a sweep how to set the file aside."""
     try:
         yield

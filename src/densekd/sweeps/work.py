@@ -17,7 +17,7 @@ from densekd.jobs.estimate import Estimate
 from densekd.jobs.events import JobChannel, JobProgress, WorkerPool
 from densekd.jobs.in_process import InProcessPool
 from densekd.jobs.local import LocalPool, threads_each
-from densekd.parts import spoken
+from densekd.parts import display_name
 from densekd.runs.observer import RunObserver
 from densekd.runs.record import StepRecord
 from densekd.runs.run import run_config
@@ -61,9 +61,9 @@ def start_pool(
     if python_value is not None:
         if engine == "ray" or (workers or 1) > 1:
             raise ValueError(
-                f"{spoken(python_value, 'value')} is in this Python process only, where a sweep "
-                "does one run at a time; leave workers and engine out, or put it into a file and "
-                "name it as FILE.py:NAME."
+                f"{display_name(python_value, 'value')} is in this Python process only, where a "
+                "sweep does one run at a time; leave workers and engine out, or put it into a file "
+                "and name it as FILE.py:NAME."
             )
         return InProcessPool(work)
     if address is not None and engine != "ray":

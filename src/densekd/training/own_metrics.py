@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from densekd.data.scenario import Scenario
-from densekd.parts import OwnPartError, explain_errors, find, short_name, spoken
+from densekd.parts import OwnPartError, display_name, explain_errors, find, short_name
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def find_metrics(references: Sequence[str]) -> dict[str, Metric]:
     for name in references:
         metric: Any = find(name)
         if not callable(metric):
-            part = spoken(name, "metric")
+            part = display_name(name, "metric")
             raise OwnPartError(f"{part} must be a function of the outputs, not {metric!r}.")
         found[name] = metric
     return found
@@ -65,7 +65,7 @@ def measure(metrics: Mapping[str, Metric], outputs: StepOutputs) -> dict[str, fl
         found = _call(name, metric, outputs)
         for key, number in found.items():
             if not math.isfinite(number):
-                part = spoken(name, "metric")
+                part = display_name(name, "metric")
                 raise OwnPartError(
                     f"{part} returned {number} after task {outputs.step + 1}; return a finite one."
                 )
@@ -97,7 +97,7 @@ def try_metrics(metrics: Mapping[str, Metric], scenario: Scenario) -> None:
 
 
 def _call(name: str, metric: Metric, outputs: StepOutputs) -> dict[str, float]:
-    part = spoken(name, "metric")
+    part = display_name(name, "metric")
     with explain_errors(part):
         value: Any = metric(outputs)
         named = value if isinstance(value, Mapping) else {short_name(name): value}

@@ -10,10 +10,10 @@ from densekd.methods.own import own_method, shortened
 from densekd.methods.paper import DenseOptions
 from densekd.methods.registry import (
     baseline_of,
+    combination_text,
     is_own_method,
     make_method,
     split_name,
-    what_kd_does,
 )
 from densekd.methods.schedule import Schedule, Schedules
 from densekd.methods.terms import CrossEntropy
@@ -95,6 +95,6 @@ def test_a_distillation_is_set_in_the_slot_kd() -> None:
     assert set(made.terms) == {"ce", "kd"}
     assert made.name == "plain+rdkd"
     assert dataclasses.replace(made, terms={"ce": made.terms["ce"]}, name="plain").name == "plain"
-    assert "slot kd" in (what_kd_does(f"{name}+rdkd") or "")
+    assert "slot kd" in (combination_text(f"{name}+rdkd") or "")
     with pytest.raises(ValueError, match="no distillation 'none'"):
         make_method(f"{name}+none", DenseOptions(), SCHEDULES)

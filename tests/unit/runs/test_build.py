@@ -10,7 +10,7 @@ from densekd.data.dataset import PixelImages
 from densekd.data.scenario import icarl_order
 from densekd.nn.classifier import CosineClassifier, LinearClassifier
 from densekd.nn.registry import make_backbone
-from densekd.runs.build import fewer, make_engine, make_learner, make_scenario
+from densekd.runs.build import limit_per_class, make_engine, make_learner, make_scenario
 from densekd.training.learner import Learner
 
 from support.datasets import dataset
@@ -64,7 +64,7 @@ def test_the_classes_come_in_the_order_that_was_said(npz: str) -> None:
 
 def test_fewer_images_are_the_first_of_each_class(npz: str) -> None:
     whole = dataset(classes=4, per_class=6, test=3)
-    less = fewer(whole, 2)
+    less = limit_per_class(whole, 2)
     assert less.train.labels.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
     assert isinstance(less.train.images, PixelImages)
     assert less.train.images.pixels[:, 1, 0, 0].tolist() == [0] * 4 + [1] * 4
@@ -92,11 +92,11 @@ def test_test_images_can_be_capped(npz: str) -> None:
 
 def test_fewer_images_than_there_are_leave_a_small_class_as_it_is() -> None:
     whole = dataset(classes=2, per_class=3)
-    uneven = fewer(whole, 100)
+    uneven = limit_per_class(whole, 100)
     assert torch.equal(uneven.train.labels, whole.train.labels)
     rows = torch.tensor([0, 1, 2, 4])
     parts = whole.name, whole.classes, whole.train.take(rows), whole.test, whole.mean, whole.std
-    assert fewer(type(whole)(*parts), 2).train.labels.tolist() == [0, 1, 0]
+    assert limit_per_class(type(whole)(*parts), 2).train.labels.tolist() == [0, 1, 0]
 
 
 def test_validation_images_are_the_same_whatever_the_tasks(npz: str) -> None:

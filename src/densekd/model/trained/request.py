@@ -48,8 +48,8 @@ class TrainedRequest(UpdateRequest):
 
     model: TrainedModel | None
     images: UpdateImages
-    settings: Config  # the model's settings after the update
-    config: Config  # the same, with the schedule of this update
+    stored_config: Config  # the model's settings after the update
+    update_config: Config  # the same, with the schedule of this update
 
     @classmethod
     def read(
@@ -135,7 +135,7 @@ class TrainedRequest(UpdateRequest):
         ``began`` is when the update began, on the monotonic clock.
         """
         observer.doing("measuring")
-        config, part, budget = self.config, self.part, self.options.budget
+        config, part, budget = self.update_config, self.part, self.options.budget
         learner = self.learner(config)
         epoch = seconds_per_epoch(
             lambda trial: learner.learn(self.task, callback=trial), observer, budget
@@ -181,7 +181,7 @@ class TrainedRequest(UpdateRequest):
         observer.doing("saving")
         prepared = self.pending / "state"
         # Not with this update's schedule, which is rounded: the next update scales the original.
-        write_state(prepared, learner, self.settings, facts, self.images.test)
+        write_state(prepared, learner, self.stored_config, facts, self.images.test)
         _verify(self, learner, prepared)
         self.store.commit(prepared, self.step)
         return update
@@ -227,7 +227,7 @@ def _counts(split: Split, names: list[str]) -> dict[str, int]:
 
 def _schedule(request: TrainedRequest, observer: TeachObserver, began: float) -> Config:
     """The settings that an interrupted update began with; or choose and save new ones."""
-    file, config = request.pending / "config.toml", request.config
+    file, config = request.pending / "config.toml", request.update_config
     if file.exists():
         return resolve(read_toml(file, sealed=True))
     if request.options.budget is not None:
