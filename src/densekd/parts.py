@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from densekd.checks import first_line
 from densekd.files import expand_home
 from densekd.seeds import fixed_random_state
+from densekd.text import first_line
 from densekd.value_digest import is_own_module, value_digest
 
 _IN_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")

@@ -10,7 +10,6 @@ from typer.core import TyperGroup
 
 import densekd
 from densekd.allocator import keep_freed_memory
-from densekd.checks import first_line
 from densekd.cli import (
     check,
     compare,
@@ -30,6 +29,7 @@ from densekd.cli import (
     ui,
 )
 from densekd.display import output
+from densekd.text import first_line
 
 # click's base class of errors, taken from typer because its newer versions bundle their own click.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from densekd.checks import spreadsheet_text
 from densekd.cli.options import ModelFolder, ModelStep, Refuse, argument, command
 from densekd.display import output
+from densekd.text import spreadsheet_text
 
 if TYPE_CHECKING:
     from densekd.model.predict import FilePrediction

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from densekd.checks import first_line
 from densekd.data.dataset import (
     Dataset,
     FileImages,
@@ -31,6 +30,7 @@ from densekd.data.scenario import Task
 from densekd.data.stratify import TEST_FRACTION, stratified_split
 from densekd.parts import OwnPartError, display_name, explain_errors, line_of
 from densekd.seeds import fixed_random_state
+from densekd.text import first_line
 
 ImageInput = Path | str | Image.Image | NDArray[Any]
 Label = str | int

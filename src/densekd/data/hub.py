@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from densekd.checks import first_line, missing_extra
+from densekd.checks import missing_extra
 from densekd.data.dataset import Dataset, OnProgress, PixelImages, Split, image_statistics
 from densekd.data.decode import UnreadableImage, open_rgb
 from densekd.data.stratify import TEST_FRACTION, stratified_split
 from densekd.files import expand_home
+from densekd.text import first_line
 
 # For images and labels: the type of a column to find, and the possible types of a named column.
 _KINDS = {"image": ("Image", ("Image",)), "label": ("ClassLabel", ("ClassLabel", "Value"))}

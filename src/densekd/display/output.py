@@ -14,8 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from densekd.checks import escape_controls as escape_controls
 from densekd.files import to_json
+from densekd.text import escape_controls as escape_controls
 from densekd.training.callbacks import forward_warnings
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from densekd.checks import first_line
 from densekd.nn.network import Backbone, Features
 from densekd.parts import OwnPartError, display_name, explain_errors, line_of
+from densekd.text import first_line
 
 
 class _WrongOutput(ValueError):

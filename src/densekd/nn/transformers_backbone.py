@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from densekd.checks import first_line, missing_extra
+from densekd.checks import missing_extra
 from densekd.files import expand_home
 from densekd.nn.network import Features, Preprocessing
+from densekd.text import first_line
 
 logger = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from densekd.checks import escape_controls, html_table
 from densekd.config.settings_tree import flat
 from densekd.files import expand_home, write_atomically
 from densekd.reports.charts import Chart, Series, draw_figures
 from densekd.reports.figures import curve
 from densekd.reports.labels import run_labels
 from densekd.reports.runs import AVERAGE, ReportedRun, find_runs
+from densekd.text import escape_controls, html_table
 
 # The measures that are compared, with their titles.
 COMPARED = {

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from densekd.checks import escape_controls, spreadsheet_text
 from densekd.reports.statistics import Summary, group_by
+from densekd.text import escape_controls, spreadsheet_text
 
 # Percent, points and variance hold shares from 0 to 1, which are scaled only when shown.
 CellKind = Literal["text", "count", "number", "percent", "points", "variance", "seconds"]

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from densekd.checks import escape_controls, html_table
 from densekd.config.settings_tree import given
 from densekd.files import expand_home
 from densekd.runs.record import StepRecord
 from densekd.runs.stored import check_links, load_result
+from densekd.text import escape_controls, html_table
 
 _COLUMNS = {
     "all %": "accuracy",

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from densekd.checks import html_table
 from densekd.runs.result import Result
 from densekd.sweeps.sweep import SweepRecord
+from densekd.text import html_table
 
 
 class SweepOutcome(Sequence[Result]):

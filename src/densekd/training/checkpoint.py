@@ -20,7 +20,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from densekd.allocator import physical_memory
-from densekd.checks import first_line
 from densekd.files import (
     DamagedFile,
     read_regular_file,
@@ -30,6 +29,7 @@ from densekd.files import (
     sync_folder,
     write_atomically,
 )
+from densekd.text import first_line
 
 _FORMAT = 1
 _DIGITS = 16  # of the digest, in the name of a tensors file

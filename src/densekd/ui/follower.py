@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
-from densekd.checks import first_line
 from densekd.model.model import Model
+from densekd.text import first_line
 
 logger = logging.getLogger(__name__)
 
