@@ -35,6 +35,7 @@ TESTED_ELSEWHERE = {
     "faults/test_strange_runs.py": {"runs/stored.py", "json_checks.py"},
     "property/test_distill_properties.py": {"losses/checks.py"},
     "unit/display/test_run_progress.py": {"display/progress.py"},
+    "unit/config/test_config_own_parts.py": {"config/file_checksums.py"},
     "unit/config/test_schema.py": {"checks.py"},
     "unit/jobs/test_local.py": {"jobs/events.py"},
     "unit/losses/test_distill.py": {"losses/groups.py"},

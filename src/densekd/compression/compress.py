@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from densekd.compression.config import CompressionConfig, compression_folder, teacher_settings
-from densekd.config.own_parts import named_files, write_files
+from densekd.config.file_checksums import named_files, write_files
 from densekd.config.schema import as_toml, as_tree
 from densekd.data.memory import ExemplarMemory, Quota
 from densekd.data.scenario import Scenario

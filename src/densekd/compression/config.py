@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from densekd.compression.method import CompressionMethod, CompressionOptions, compression
 from densekd.config.defaults import fit_schedules, kind_of, source_of
-from densekd.config.digests import digested_schedule, influential
-from densekd.config.own_parts import base_code
+from densekd.config.digests import digested_schedule, result_settings
+from densekd.config.file_checksums import base_code
 from densekd.config.schema import (
     AnySeed,
     AugmentConfig,
@@ -22,7 +22,7 @@ from densekd.config.schema import (
     checked,
     epoch_share,
 )
-from densekd.config.settings_tree import digest, merge, uniform
+from densekd.config.settings_tree import digest, merge, normalised
 from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
@@ -93,7 +93,7 @@ def resolve_compression(tree: Mapping[str, Any]) -> CompressionConfig:
     Raises:
         ValueError: one sentence that names the setting and its valid values.
     """
-    tree = uniform(tree)
+    tree = normalised(tree)
     config = checked(CompressionConfig, merge(_default_settings(tree), tree))
     config.make()  # raises if method and options don't go together
     if config.data.validation:
@@ -103,12 +103,12 @@ def resolve_compression(tree: Mapping[str, Any]) -> CompressionConfig:
 
 def compression_folder(config: CompressionConfig, out: Path) -> Path:
     """The folder of a compression: named by method and a hash of the settings."""
-    return out / f"compress-{config.method}-{digest(influential(config))}"
+    return out / f"compress-{config.method}-{digest(result_settings(config))}"
 
 
 def teacher_settings(config: CompressionConfig) -> dict[str, Any]:
     """The settings that a trained teacher depends on; compressions with the same ones share it."""
-    tree, code = influential(config), base_code(config)
+    tree, code = result_settings(config), base_code(config)
     return {
         **{name: tree[name] for name in ("seed", "teacher", "order", "data", "augment", "engine")},
         "schedule": digested_schedule(as_tree(config.schedules().teacher)),

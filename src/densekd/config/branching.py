@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from densekd.config.defaults import default_settings
-from densekd.config.digests import influential
+from densekd.config.digests import result_settings
 from densekd.config.own_parts import own_references
 from densekd.config.schema import Config, as_toml, as_tree, resolve
 from densekd.config.settings_tree import (
@@ -15,8 +15,8 @@ from densekd.config.settings_tree import (
     flat,
     given,
     merge,
+    merge_sections,
     nested,
-    over,
     plain,
     read_toml,
 )
@@ -63,8 +63,8 @@ def complete_branch(tree: Mapping[str, Any], *, trust_code: bool = False) -> Map
             f"Can't go on from {folder}: {error} A run that went on from it before it was deleted "
             "is resumed by --config and the config.toml in its own folder."
         ) from None
-    identity = {"run": str(folder), "settings": digest(influential(parent))}
-    changes = over(tree, {"start": {**start, **identity}})
+    identity = {"run": str(folder), "settings": digest(result_settings(parent))}
+    changes = merge_sections(tree, {"start": {**start, **identity}})
     complete = merge(_inherited(parent, changes), changes)
     if isinstance(share := complete.get("epochs"), float):
         complete["epochs"] = f"{share!r}x"  # with the x, it isn't read as a number of epochs

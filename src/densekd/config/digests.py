@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densekd.config.own_parts import base_code
+from densekd.config.file_checksums import base_code
 from densekd.config.schema import Config, as_tree
 from densekd.config.settings_tree import INERT_KEYS, given
 from densekd.methods.defaults import default_crop
@@ -25,7 +25,7 @@ _ADDED_LATER: dict[str, dict[str, Any]] = {
 }
 
 
-def influential(config: "DataclassInstance") -> dict[str, Any]:
+def result_settings(config: "DataclassInstance") -> dict[str, Any]:
     """The settings that can change a result, for digests that name run folders.
 
     They keep the names and the shape of earlier versions, so that existing folders are found.
@@ -69,7 +69,7 @@ def digested_schedule(part: Any) -> Any:
 
 def base_settings(config: Config, base_classes: int) -> dict[str, Any]:
     """What the base task's result depends on; runs with the same values share a trained base."""
-    tree = influential(config)
+    tree = result_settings(config)
     method = config.make_method()
     baseline = baseline_of(config.method.name)
     code = base_code(config, selection=method.held_out > 0)

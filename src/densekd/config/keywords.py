@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 from densekd.config.own_parts import LISTED, is_plain, refer_each
 from densekd.config.schema import Config, MethodConfig, as_tree, resolve
 from densekd.config.settings_tree import (
-    as_written,
     given,
     is_complete,
     merge,
     nested,
     override,
     read_toml,
+    with_epochs_as_text,
 )
 from densekd.files import expand_home
 from densekd.methods.paper import DISTILLATIONS
@@ -120,7 +120,7 @@ def make_config(
         tree = as_tree(config)
     else:
         tree = config or {}
-    asked = as_written(with_overrides(settings_of(keywords or {}), changes))
+    asked = with_epochs_as_text(with_overrides(settings_of(keywords or {}), changes))
     made = resolve(merge(tree, asked), trust_code=trust_code)
     # A complete tree, as `as_toml` writes it, also has settings that the user never gave.
     _warn_of_unused(made.method, asked if is_complete(tree) else merge(tree, asked))

@@ -80,7 +80,7 @@ def override(tree: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
             )
         values.pop(".".join(path), None)  # the last one wins
         values[".".join(path)] = _value(text.strip())
-    return merge(tree, as_written(nested(values)))
+    return merge(tree, with_epochs_as_text(nested(values)))
 
 
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,8 +94,8 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
         for section, names in _EITHER.items():
             if any(given(tree, section, name) is not None for name in names):
                 unset = {name: None for name in names if name not in tree[section]}
-                tree = over(tree, {section: unset})
-        merged = over(merged, tree)
+                tree = merge_sections(tree, {section: unset})
+        merged = merge_sections(merged, tree)
     return merged
 
 
@@ -106,16 +106,16 @@ def excluded_by(key: str) -> list[str]:
     return [f"{section}.{other}" for other in names if name in names and other != name]
 
 
-def as_written(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_epochs_as_text(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Turn a float ``epochs`` that the user gave outside of a file into text.
 
-    `uniform` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a share.
+    `normalised` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a share.
     """
     epochs = tree.get("epochs")
     return {**tree, "epochs": repr(epochs)} if isinstance(epochs, float) else tree
 
 
-def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def normalised(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Bring settings that may be written in several ways to one form.
 
     They are ``epochs = "30%"`` or ``1.0``, ``precision = 32``, and ``data.even``, the earlier name
@@ -127,7 +127,7 @@ def uniform(tree: Mapping[str, Any]) -> Mapping[str, Any]:
         tree = {**tree, "epochs": _epochs(str(epochs))}
     precision = given(tree, "engine", "precision")
     if type(precision) is int:
-        tree = over(tree, {"engine": {"precision": str(precision)}})
+        tree = merge_sections(tree, {"engine": {"precision": str(precision)}})
     if given(tree, "data", "even") is not None:
         data = {key: value for key, value in tree["data"].items() if key != "even"}
         tree = {**tree, "data": {"oversample_rare": tree["data"]["even"], **data}}
@@ -175,13 +175,13 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge_sections(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Override one tree by another, section by section."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, Mapping):
             under = merged.get(key)
-            value = over(under if isinstance(under, Mapping) else {}, value)
+            value = merge_sections(under if isinstance(under, Mapping) else {}, value)
         merged[key] = value
     return merged
 
@@ -207,7 +207,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(f"{name} can't be {other!r} beside {key}; leave one of them out.")
         for part in reversed(key.split(".")):
             value = {part: value}
-        tree = over(tree, value)
+        tree = merge_sections(tree, value)
     return tree
 
 

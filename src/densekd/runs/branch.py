@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from densekd.config.digests import influential
+from densekd.config.digests import result_settings
 from densekd.config.schema import StartConfig
 from densekd.config.settings_tree import digest
 from densekd.data.scenario import Scenario
@@ -23,7 +23,7 @@ def branched_state(start: StartConfig, scenario: Scenario, learner: Learner) -> 
             branch's method can't go on from it.
     """
     parent = LoadedRun(start.run)
-    if digest(influential(parent.config)) != start.settings:
+    if digest(result_settings(parent.config)) != start.settings:
         raise ValueError(
             f"{start.run} has other settings than the run that this one goes on from; restore that "
             "run, or begin a new branch with --from."

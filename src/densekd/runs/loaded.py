@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from densekd.config.branching import read_config
-from densekd.config.own_parts import load_trusted
+from densekd.config.file_checksums import load_trusted
 from densekd.config.schema import Config
 from densekd.data.dataset import image_shape
 from densekd.data.scenario import Scenario, Task

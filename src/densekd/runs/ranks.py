@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed
 
 import densekd
-from densekd.config.digests import influential
+from densekd.config.digests import result_settings
 from densekd.config.schema import CommonConfig
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import fingerprint
@@ -24,7 +24,7 @@ def check_same_command(engine: Engine, config: CommonConfig, code: Mapping[str, 
     """
     if engine.share.world > 1:
         files = {Path(file).name: sha256 for file, sha256 in code.items()}
-        facts = {"settings": digest(influential(config)), "versions": versions()}
+        facts = {"settings": digest(result_settings(config)), "versions": versions()}
         engine.check_agreement({**facts, "code": {**files, "densekd": _package_digest()}})
 
 

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 
 from densekd.config.branching import read_config
-from densekd.config.digests import base_settings, influential
-from densekd.config.own_parts import (
+from densekd.config.digests import base_settings, result_settings
+from densekd.config.file_checksums import (
     check_code,
     check_files,
     check_parent,
-    logger_references,
     named_files,
-    own_references,
     parent_files,
     write_code,
     write_files,
 )
+from densekd.config.own_parts import logger_references, own_references
 from densekd.config.schema import CommonConfig, Config, StartConfig, as_toml, as_tree
 from densekd.config.settings_tree import digest
 from densekd.data.dataset import image_shape, join_splits
@@ -67,7 +66,7 @@ def run_folder(config: Config, out: Path) -> Path:
     source = short_name(source) if is_reference(source) else source.partition(":")[0]
     # A reference can have a path, which can't be part of a folder's name.
     method = "+".join(filter(None, [short_name(method) if is_reference(method) else method, kd]))
-    return out / f"{source}-{method}-{digest(influential(config))}"
+    return out / f"{source}-{method}-{digest(result_settings(config))}"
 
 
 def run_config(config: Config, out: Path, observer: RunObserver | None = None) -> dict[str, Any]:

@@ -20,15 +20,15 @@ from densekd.config.own_parts import logger_references, own_references
 from densekd.config.schema import Config, resolve
 from densekd.config.settings_tree import (
     INERT_KEYS,
-    as_written,
     digest,
     excluded_by,
     flat,
     given,
     merge,
     nested,
+    normalised,
     plain,
-    uniform,
+    with_epochs_as_text,
 )
 from densekd.data.scenario import task_sizes
 from densekd.data.sources import count_classes
@@ -150,7 +150,7 @@ def _tree(
     scale: float | None,
 ) -> dict[str, Any]:
     """The settings of a point."""
-    tree = merge(experiment.settings, as_written(merge(changes, nested(point))))
+    tree = merge(experiment.settings, with_epochs_as_text(merge(changes, nested(point))))
     return tree if scale is None else scaled(tree, scale)
 
 
@@ -223,7 +223,7 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
     """Shorten all schedules in the settings in proportion."""
     if not 0 < scale < float("inf"):
         raise ValueError(f"a scale must be a number above 0, such as 0.1, not {scale}.")
-    epochs = uniform(tree).get("epochs")
+    epochs = normalised(tree).get("epochs")
     if isinstance(epochs, int):
         raise ValueError(
             f"epochs = {epochs} is a number of epochs, which a scale can't shorten in proportion; "

@@ -9,7 +9,7 @@ from densekd.analysis.flatness import measure_flatness, measured_flatness
 from densekd.checks import check_choice
 from densekd.compression.compress import compress
 from densekd.compression.config import CompressionConfig, resolve_compression
-from densekd.config.own_parts import file_checksum, has_other_files
+from densekd.config.file_checksums import file_checksum, has_other_files
 from densekd.config.schema import Config, resolve
 from densekd.data.decode import available_processors
 from densekd.data.scenario import Task

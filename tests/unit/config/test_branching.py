@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from densekd.config.branching import read_config
-from densekd.config.digests import influential
+from densekd.config.digests import result_settings
 from densekd.config.schema import Config, as_toml, resolve
 from densekd.config.settings_tree import digest
 from densekd.files import write_atomically
@@ -26,7 +26,7 @@ def test_a_branch_has_its_parents_settings(tmp_path: Path) -> None:
     branch = resolve({"start": f"{tmp_path}@2"})
     assert branch.start is not None
     assert (branch.start.run, branch.start.after) == (tmp_path, 2)
-    assert branch.start.settings == digest(influential(parent))
+    assert branch.start.settings == digest(result_settings(parent))
     assert replace(branch, start=None) == parent
     assert branch.memory.per_class is None
 
@@ -90,12 +90,12 @@ def test_the_place_of_the_parent_does_not_matter(tmp_path: Path) -> None:
     digests = set()
     for name in ("one", "other"):
         write_parent(tmp_path / name)
-        digests.add(digest(influential(resolve({"start": f"{tmp_path / name}@2"}))))
+        digests.add(digest(result_settings(resolve({"start": f"{tmp_path / name}@2"}))))
     assert len(digests) == 1
     write_parent(tmp_path / "third", seed=2)
-    digests.add(digest(influential(resolve({"start": f"{tmp_path / 'third'}@2"}))))
-    digests.add(digest(influential(resolve({"start": f"{tmp_path / 'one'}@1"}))))
-    digests.add(digest(influential(resolve({}))))
+    digests.add(digest(result_settings(resolve({"start": f"{tmp_path / 'third'}@2"}))))
+    digests.add(digest(result_settings(resolve({"start": f"{tmp_path / 'one'}@1"}))))
+    digests.add(digest(result_settings(resolve({}))))
     assert len(digests) == 4
 
 

@@ -10,16 +10,16 @@ import pytest
 from torch import nn
 
 from densekd.compression.config import resolve_compression
-from densekd.config.digests import base_settings, influential
-from densekd.config.own_parts import (
+from densekd.config.digests import base_settings, result_settings
+from densekd.config.file_checksums import (
     check_code,
     check_files,
     load_trusted,
     named_files,
-    own_references,
     write_code,
     write_files,
 )
+from densekd.config.own_parts import own_references
 from densekd.config.schema import as_toml, resolve
 from densekd.config.settings_tree import read_toml
 from densekd.data.sources import load
@@ -83,7 +83,7 @@ def test_parameters_are_settings_and_change_the_name_of_a_run() -> None:
     one = resolve(own(method={"name": "mine.py:plain", "params": {"weight": 0.5, "kind": "a"}}))
     other = resolve(own(method={"name": "mine.py:plain", "params": {"weight": 0.6, "kind": "a"}}))
     assert one.method.params == {"weight": 0.5, "kind": "a"}
-    assert influential(one) != influential(other)
+    assert result_settings(one) != result_settings(other)
     with pytest.raises(ValueError, match="params have no meaning for rdkd"):
         resolve({"method": {"params": {"weight": 0.5}}})
     with pytest.raises(ValueError, match=r"method\.params must be a table of numbers and texts"):
@@ -91,7 +91,7 @@ def test_parameters_are_settings_and_change_the_name_of_a_run() -> None:
 
 
 def test_what_is_not_given_leaves_digests_as_they_were() -> None:
-    tree = influential(resolve({}))
+    tree = result_settings(resolve({}))
     assert "metrics" not in tree
     assert "params" not in tree["method"]
     assert "code" not in base_settings(resolve({}), 5)

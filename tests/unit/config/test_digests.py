@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from densekd.compression.config import compression_folder, resolve_compression
-from densekd.config.digests import base_settings, influential
+from densekd.config.digests import base_settings, result_settings
 from densekd.config.schema import Config, as_tree, resolve
 from densekd.config.settings_tree import INERT_KEYS, digest, override
 from densekd.methods.registry import BASELINES, METHODS
@@ -61,7 +61,7 @@ def test_compressions_of_earlier_versions_are_found() -> None:
 def test_a_baseline_that_is_added_later_changes_no_digest_of_others() -> None:
     sections = {"afc", "bic", "ccil", "icarl", "icarl_softmax", "podnet", "ucir"}
     for name in METHODS:
-        method = influential(of_method(name))["method"]
+        method = result_settings(of_method(name))["method"]
         assert {key for key, value in method.items() if value is None} <= sections
         own = {BASELINES[name].key} if name in BASELINES else set()
         assert set(method) == {"name", "options", *sections, *own}
@@ -185,7 +185,7 @@ def test_what_influences_a_run_and_what_its_base(change: str) -> None:
     usual, changed = resolve({}), made(change)
     assert usual != changed
     key = change.partition("=")[0]
-    same = digest(influential(usual)) == digest(influential(changed))
+    same = digest(result_settings(usual)) == digest(result_settings(changed))
     assert same == (key in INERT_KEYS)
     shared = digest(base_settings(usual, 5)) == digest(base_settings(changed, 5))
     off = key in (*INERT_KEYS, "data.test_per_class") or not key.startswith(ON_THE_BASE)
