@@ -22,7 +22,7 @@ from densekd.config.schema import (
     checked,
     epoch_share,
 )
-from densekd.config.settings_tree import digest, merge, normalised
+from densekd.config.settings_tree import digest, merge, settle_spelling
 from densekd.data.memory import Quota
 from densekd.data.scenario import Task
 from densekd.jobs.estimate import PhaseWork, workload
@@ -93,7 +93,7 @@ def resolve_compression(tree: Mapping[str, Any]) -> CompressionConfig:
     Raises:
         ValueError: one sentence that names the setting and its valid values.
     """
-    tree = normalised(tree)
+    tree = settle_spelling(tree)
     config = checked(CompressionConfig, merge(_default_settings(tree), tree))
     config.make()  # raises if method and options don't go together
     if config.data.validation:

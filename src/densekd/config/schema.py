@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from densekd.config.defaults import default_settings
 from densekd.config.errors import check_sizes, error_sentence
 from densekd.config.own_parts import Loggers, OwnMetrics, OwnSelection, with_references
-from densekd.config.settings_tree import as_text, given, merge, normalised, plain, toml_lines
+from densekd.config.settings_tree import as_text, given, merge, plain, settle_spelling, toml_lines
 from densekd.data import sources
 from densekd.data.augment import Crop
 from densekd.data.memory import Quota
@@ -283,7 +283,7 @@ def resolve(tree: Mapping[str, Any], *, trust_code: bool = False) -> Config:
     goes on from another one may use code files that only that one's settings name. Raises
     ValueError as `checked` does.
     """
-    tree = normalised(with_references(tree))
+    tree = settle_spelling(with_references(tree))
     if given(tree, "start") is not None:
         from densekd.config.branching import complete_branch  # imported late: it imports `resolve`
 

@@ -109,13 +109,13 @@ def excluded_by(key: str) -> list[str]:
 def with_epochs_as_text(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Turn a float ``epochs`` that the user gave outside of a file into text.
 
-    `normalised` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a share.
+    `settle_spelling` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a share.
     """
     epochs = tree.get("epochs")
     return {**tree, "epochs": repr(epochs)} if isinstance(epochs, float) else tree
 
 
-def normalised(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def settle_spelling(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Bring settings that may be written in several ways to one form.
 
     They are ``epochs = "30%"`` or ``1.0``, ``precision = 32``, and ``data.even``, the earlier name
