@@ -109,7 +109,8 @@ def excluded_by(key: str) -> list[str]:
 def with_epochs_as_text(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """Turn a float ``epochs`` that the user gave outside of a file into text.
 
-    `settle_spelling` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a share.
+    `settle_spelling` then reads 2.0 as two epochs, even if the file has all schedules; 1x stays a
+    share.
     """
     epochs = tree.get("epochs")
     return {**tree, "epochs": repr(epochs)} if isinstance(epochs, float) else tree
