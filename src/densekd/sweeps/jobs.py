@@ -26,8 +26,8 @@ from densekd.config.settings_tree import (
     given,
     merge,
     nested,
-    normalised,
     plain,
+    settle_spelling,
     with_epochs_as_text,
 )
 from densekd.data.scenario import task_sizes
@@ -223,7 +223,7 @@ def scaled(tree: Mapping[str, Any], scale: float) -> dict[str, Any]:
     """Shorten all schedules in the settings in proportion."""
     if not 0 < scale < float("inf"):
         raise ValueError(f"a scale must be a number above 0, such as 0.1, not {scale}.")
-    epochs = normalised(tree).get("epochs")
+    epochs = settle_spelling(tree).get("epochs")
     if isinstance(epochs, int):
         raise ValueError(
             f"epochs = {epochs} is a number of epochs, which a scale can't shorten in proportion; "
