@@ -53,7 +53,7 @@ def take_all(page: Page, new: Path, looked_at: list[Path]) -> None:
     classify.locator("input[data-kind=images]").set_input_files(looked_at)
     expect(classify.locator(".kd-card")).to_have_count(len(looked_at))
     expect(classify.get_by_role("button", name="Teach this photo")).to_have_count(len(looked_at))
-    take(page, "look", 850)
+    take(page, "classify", 850)
     teach = tab(page, "Teach")
     teach.locator("input[data-kind=folder]").set_input_files(new)
     expect(teach.locator(".kd-tiles li")).to_have_count(PHOTOS * len(SECOND))

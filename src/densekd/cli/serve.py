@@ -10,9 +10,9 @@ from densekd.display.interrupts import Interrupts
 
 
 @command(
-    "densekd serve my-model",
+    "densekd serve animals.model",
     "curl -F image=@photo.jpg http://127.0.0.1:8000/predict",
-    "densekd serve my-model --host 0.0.0.0 --port 8080",
+    "densekd serve animals.model --host 0.0.0.0 --port 8080",
     note="A finished update is served at once, without a restart.",
 )
 def serve_command(

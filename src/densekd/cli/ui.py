@@ -10,8 +10,8 @@ from densekd.display.interrupts import Interrupts
 
 
 @command(
-    "densekd ui my-model",
-    "densekd ui my-model --port 8080 --no-browser",
+    "densekd ui animals.model",
+    "densekd ui animals.model --port 8080 --no-browser",
     note="MODEL need not exist: the page can create it.",
 )
 def ui_command(
