@@ -123,7 +123,9 @@ def read_entry(folder: Path) -> Entry:
     result = load_result(folder)
     run = ReportedRun(folder, result["config"], result["steps"], result)
     if shortened_schedule(run.settings):
-        raise ValueError(f"{folder} is a rehearsal: its epochs were shortened; remove it.")
+        raise ValueError(
+            f"{folder} has a shortened schedule, which the ledger doesn't take; remove it."
+        )
     entry = Entry(run, result)
     try:
         entry.row()

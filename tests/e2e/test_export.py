@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from densekd.cli import app
+from densekd.data.dataset import Split
 from densekd.model import export as export_module
 from densekd.model.export import (
     METADATA,
@@ -105,10 +106,27 @@ def test_a_full_disk_is_one_sentence(
 def test_an_export_is_checked_on_a_limited_number_of_images(
     by_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_module, "_MOST_CHECKED", 8)
+    monkeypatch.setattr(export_module, "_MOST_CHECKED", 6)
     model = TrainedModel.open(by_head)
-    assert len(model.stored_images(tested=True)) < 8 < len(model.stored_images(tested=False))
-    assert export(model, "torch", tmp_path / "model.pt2").images == 8
+    few, many = model.stored_images(tested=True), model.stored_images(tested=False)
+    assert len(few) == 4
+    assert len(many) > 4
+    assert export(model, "torch", tmp_path / "model.pt2").images == 6
+    monkeypatch.setattr(model, "stored_images", exchanged(first(few, 2), many))
+    assert export(model, "torch", tmp_path / "model.pt2").images == 6
+
+
+def exchanged(few: Split, many: Split) -> Callable[..., Split]:
+    """The stored images of a model with few images to learn from and many to test on."""
+
+    def stored_images(*, tested: bool, most: int) -> Split:
+        return first(many if tested else few, most)
+
+    return stored_images
+
+
+def first(split: Split, most: int) -> Split:
+    return split.take(torch.arange(len(split))[:most])
 
 
 def check_printed_code(code: str, model: Model, folder: Path) -> None:

@@ -186,9 +186,9 @@ def test_a_damaged_file_is_told(ledger: ModuleType, root: Path, content: str) ->
         ledger.write(root)
 
 
-def test_a_rehearsal_is_refused(ledger: ModuleType, root: Path) -> None:
+def test_a_shortened_schedule_is_refused(ledger: ModuleType, root: Path) -> None:
     copied(ledger, root, "method.name=gkd", "epochs=0.5")
-    with pytest.raises(ValueError, match="rehearsal"):
+    with pytest.raises(ValueError, match="shortened schedule"):
         ledger.write(root)
 
 

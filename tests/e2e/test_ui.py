@@ -36,7 +36,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.mark.slow
-def test_look_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) -> None:
+def test_classify_teach_and_undo(colours: Served, tmp_path: Path, browser: Browser) -> None:
     model, address = colours
     new = sorted(photos(tmp_path / "new", "grey").glob("grey/*"))
     text = tmp_path / "text.png"

@@ -20,7 +20,7 @@ class ScriptedPool:
         self.started: list[SweepJob] = []
         self.done: list[SweepJob] = []
         self._running: SweepJob | None = None
-        self._hopeless: SweepJob | None = None
+        self._pruned: SweepJob | None = None
 
     @property
     def free(self) -> bool:
@@ -38,7 +38,7 @@ class ScriptedPool:
         scores, test = self.script(job.point)
         for task in range(len(scores)):
             yield job, JobProgress("task", base_done=True, scores=tuple(scores[: task + 1]))
-            if self._hopeless is job:
+            if self._pruned is job:
                 self._running = None
                 yield job, JobStopped()
                 return
@@ -55,7 +55,7 @@ class ScriptedPool:
         raise AssertionError("nobody asked to stop")
 
     def stop_job(self, job: SweepJob) -> None:
-        self._hopeless = job
+        self._pruned = job
 
     def close(self) -> None:
         """Nothing is left to end."""

@@ -129,7 +129,7 @@ def test_a_part_that_exits_is_explained() -> None:
         sys.exit("no")
 
 
-def test_a_part_is_spoken_of_by_its_file_or_its_kind() -> None:
+def test_a_part_is_named_by_its_file_or_its_kind() -> None:
     assert parts.display_name("mine.py:ece", "metric") == "mine.py:ece"
     assert parts.display_name("python:ece-0123456789ab", "metric") == "The metric ece"
 

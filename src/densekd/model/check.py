@@ -69,9 +69,8 @@ def repair_model(folder: Path) -> tuple[ModelCheck, Path | None]:
         The check before the repair, and the folder of the moved files; None if none were moved.
     """
     if not step_numbers(folder):
-        Store(
-            folder
-        ).require_pointer()  # raises if there is no model, before making a lock file there
+        # Raises if there is no model, before making a lock file there.
+        Store(folder).require_pointer()
     with Store(folder).held():
         found = check_model(folder)
         place = set_aside(folder, *found.unreadable) if found.unreadable else None
@@ -130,7 +129,8 @@ def _check_notes(folder: Path) -> tuple[int | None, list[str], list[Path]]:
             read_erasure(erasing)
     except DamagedFile:
         problems.append(
-            f"{erasing} doesn't say what is being erased; erase the same classes and photos again."
+            f"{erasing} doesn't say what is being erased; once it is set aside, erase the same "
+            "classes and photos again."
         )
         unreadable.append(erasing)
     if pointer is None and current.exists():

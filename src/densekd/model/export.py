@@ -126,10 +126,11 @@ def _verified(
 
 def _stored_pixels(model: Model) -> Tensor:
     """Up to 1,000 kept images, half of them test images if there are enough of both."""
-    others = model.stored_images(tested=False, most=_MOST_CHECKED // 2)
-    tested = model.stored_images(tested=True, most=_MOST_CHECKED - len(others))
-    if len(tested) < _MOST_CHECKED // 2:
-        others = model.stored_images(tested=False, most=_MOST_CHECKED - len(tested))
+    half = _MOST_CHECKED // 2
+    tested = model.stored_images(tested=True, most=half)
+    others = model.stored_images(tested=False, most=_MOST_CHECKED - len(tested))
+    if len(tested) == half > len(others):
+        tested = model.stored_images(tested=True, most=_MOST_CHECKED - len(others))
     images = join_images([tested.images, others.images])
     assert isinstance(images, PixelImages)
     return images.pixels

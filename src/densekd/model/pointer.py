@@ -99,7 +99,7 @@ def revision(folder: Path) -> tuple[tuple[int, int], ...] | None:
     pointer, found = None, list[os.stat_result]()
     with suppress(ValueError, OSError):  # opening the model says what is wrong
         pointer = read_pointer(folder)
-    steps = step_numbers(folder)[-1:] if pointer is None else [pointer.step]
+    steps = step_numbers(folder) if pointer is None else [pointer.step]
     states = [folder / "steps" / f"{step:03d}" / "state.json" for step in steps]
     for file in (folder / POINTER_FILE, *states):
         with suppress(OSError):

@@ -118,8 +118,8 @@ def read_sweep(folder: Path, found: FoundRuns) -> ReportedSweep:
 
 
 def _is_finished(run: AnyRun | None, experiment: Experiment) -> bool:
-    measured = not experiment.flatness or getattr(run, "flatness", None) is not None
-    return run is not None and run.result is not None and measured
+    done = run is not None and run.result is not None
+    return done and (not experiment.flatness or getattr(run, "flatness", None) is not None)
 
 
 def _differences(experiment: Experiment, changes: GridPoint, point: GridPoint) -> frozenset[str]:

@@ -154,7 +154,11 @@ def read_experiment(file: Path, *, sealed: bool = False) -> Experiment:
     # A sweep keeps a copy in a folder that has the experiment's name.
     name = file.absolute().parent.name if file.name == "experiment.toml" else file.stem
     try:
-        return dataclasses.replace(_experiment(name, tree), text=text)
+        made = dataclasses.replace(_experiment(name, tree), text=text)
+        if made.flatness and made.kind == "compression" and not sealed:
+            raise ValueError("flatness is measured for runs, not for compressions; leave it out.")
+        # Earlier versions kept it in their copies, where it has no effect.
+        return dataclasses.replace(made, flatness=made.flatness and made.kind == "runs")
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
@@ -210,8 +214,6 @@ def _flatness(tree: Mapping[str, Any]) -> bool:
     value = tree.get("flatness", "flatness" in figures)
     if not isinstance(value, bool):
         raise ValueError(f"flatness must be true or false, not {value!r}.")
-    if value and tree.get("kind") == "compression":
-        raise ValueError("flatness is measured for runs, not for compressions; leave it out.")
     return value
 
 

@@ -56,7 +56,7 @@ class Search:
     trials: int = 0  # for each point of the experiment's grid; kind grid tries all values instead
     seed: int = 0
     tasks: int | None = None  # how many first tasks trials learn; the pick then learns all
-    prune_after: int = 5  # Optuna stops hopeless trials once this many have ended
+    prune_after: int = 5  # Optuna prunes trials once this many have ended
 
     @property
     def count(self) -> int:

@@ -1,1 +1,1 @@
-"""A model's page in the browser: look at images, teach new classes, undo."""
+"""A model's page in the browser: classify images, teach new classes, undo."""

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from densekd.config.settings_tree import flat, nested
+from densekd.files import write_sealed_text
 from densekd.sweeps.experiment_file import Target, label, read_experiment
 from densekd.sweeps.library import LIBRARY
 
@@ -70,6 +71,12 @@ def test_a_file_is_read_in_full(tmp_path: Path) -> None:
 def test_files_for_earlier_versions_list_figures(figure: str, tmp_path: Path) -> None:
     text = FULL.replace("flatness = true", f'figures = ["{figure}"]')
     assert read_experiment(written(tmp_path, text)).flatness == (figure == "flatness")
+
+
+def test_a_copy_of_earlier_versions_measures_no_flatness_of_compressions(tmp_path: Path) -> None:
+    text = FULL.replace("flatness = true", 'flatness = true\nkind = "compression"')
+    write_sealed_text(tmp_path / "experiment.toml", text)
+    assert not read_experiment(tmp_path / "experiment.toml", sealed=True).flatness
 
 
 def test_targets_are_rows_by_columns_or_a_number_for_a_row(tmp_path: Path) -> None:

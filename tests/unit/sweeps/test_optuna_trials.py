@@ -130,7 +130,7 @@ def test_a_killed_sweep_goes_on_with_the_same_study(
     assert again.picks == whole.picks
 
 
-def test_a_hopeless_trial_is_stopped_and_recorded_as_pruned(tmp_path: Path) -> None:
+def test_a_trial_below_the_median_is_stopped_and_recorded_as_pruned(tmp_path: Path) -> None:
     seen: list[float] = []
 
     def worse(point: Any) -> tuple[list[float], float]:

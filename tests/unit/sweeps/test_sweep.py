@@ -280,7 +280,7 @@ class Inline:
         self.stopped = True
 
     def stop_job(self, job: SweepJob) -> None:
-        raise AssertionError("nothing is hopeless without a search")
+        raise AssertionError("nothing is pruned without a search")
 
     def close(self) -> None:
         """Nothing is left to end."""
