@@ -152,7 +152,7 @@ def test_check_refuses_what_loading_would_refuse(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_said_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "nearest" in refused("check", "cifar-100")
+    assert "did you mean cifar100?" in refused("check", "cifar-100")
     assert "can't be downloaded" in refused("get", f"folder:{tmp_path}")
     assert "is not a file" in refused("check", f"npz:{tmp_path / 'none.npz'}")
     patched = dataclasses.replace(OFFICIAL["cifar100"], url="http://127.0.0.1:9/cifar.tar.gz")

@@ -302,7 +302,7 @@ def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert "scenario.stepz" in sentence
     assert "did you mean scenario.steps?" in sentence
     assert "did you mean rdkd?" in refused(*out, "--method", "rdk")
-    assert "nearest" in refused(*out, "--data", "digit")
+    assert "did you mean digits?" in refused(*out, "--data", "digit")
     assert "can't be divided" in refused(*out, "--steps", "4")
     assert "KEY=VALUE" in refused(*out, "-o", "seed")
     assert "epochs" in refused(*out, "--epochs", "many")

@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from densekd.cli import app
+from densekd.cli.model import history_titles
 from densekd.data.dataset import Dataset, PixelImages
 from densekd.data.scenario import class_order
 from densekd.model.trained.model import TrainedModel
@@ -111,6 +112,15 @@ def test_an_unbalanced_folder_with_all_kinds_of_files(tmp_path: Path) -> None:
     assert len(right) == 36
     assert sum(right) >= 30
     assert TrainedModel.open(model).classes == ("7", "red", "yellow", "dark blue é", "green")
+
+
+@pytest.mark.parametrize(
+    ("width", "missing"), [(110, []), (80, ["from", "seconds"]), (60, ["classes", "when"])]
+)
+def test_a_history_fits_the_terminal(width: int, missing: list[str]) -> None:
+    titles = history_titles(width)
+    assert {"step", "what it did", "new %", "old %", "all %"} <= {*titles}
+    assert not {*titles} & {*missing}
 
 
 def test_history_and_undo(model: Path, tmp_path: Path) -> None:

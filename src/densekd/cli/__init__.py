@@ -56,9 +56,15 @@ class _OneLineErrors(TyperGroup):
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
             expected = isinstance(error, ValueError | OSError)
-            sentence = output.escape_controls(str(error)) if expected else _unforeseen(error)
+            sentence = output.escape_controls(_text(error)) if expected else _unforeseen(error)
             typer.echo(f"Error: {sentence}", err=True)
             raise typer.Exit(2 if expected else 3) from error
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename} can't be used: {error.strerror}."
+    return str(error)
 
 
 def _unforeseen(error: Exception) -> str:

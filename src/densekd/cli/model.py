@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from densekd.model.store import HistoryEntry
 
 
+_TEXT = "what it did"
+_NUMBERS = ("classes", "new %", "old %", "all %", "seconds")
+# The columns of a history, in order, with their widths; that of the text is the least.
+_WIDTHS = {"": 1, "step": 4, "from": 4, "when": 16, _TEXT: 20}
+_WIDTHS |= {title: max(len(title), 5) for title in _NUMBERS}
+_LEFT_OUT = ("seconds", "from", "classes", "when")  # where the terminal is narrow, in this order
+
+
 @command("densekd history animals.model")
 def history_command(model: ModelFolder, json: AsJson = False) -> None:
     """List the updates of a model, and the accuracy after each."""
@@ -21,11 +29,16 @@ def history_command(model: ModelFolder, json: AsJson = False) -> None:
     if json:
         output.print_json([asdict(entry) for entry in entries])
         return
-    numbers = ("classes", "new %", "old %", "all %", "seconds")
-    table = output.table("", "step", "from", "when", "what it did", numbers=numbers)
+    console = output.console()
+    titles = history_titles(console.width)
+    numbers = [title for title in titles if title in _NUMBERS]
+    table = output.table(*(title for title in titles if title not in _NUMBERS), numbers=numbers)
+    for column in table.columns:
+        column.no_wrap = column.header != _TEXT
     for entry in entries:
-        table.add_row(*_row(entry))
-    output.console().print(table)
+        row = _row(entry)
+        table.add_row(*(row[title] for title in titles))
+    console.print(table)
     typer.echo("→ marks the current step; `densekd undo MODEL --to STEP` goes to another.")
 
 
@@ -45,7 +58,7 @@ def undo_command(
     typer.echo(
         f"{output.safe(model)} is now at step {entry.step} and knows "
         f"{output.count(len(names), 'class', 'classes')}: {output.name_list(names)}. "
-        "`densekd history` lists all steps."
+        f"`densekd history {output.safe(model)}` lists all steps."
     )
 
 
@@ -69,7 +82,7 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
         refused = f"{share} % of the images of known classes are called unknown"
     rows = {
         "model": f"{output.safe(model)}, step {facts.entry.step} of "
-        f"{output.safe(facts.entry.when)}",
+        f"{output.local_time(facts.entry.when)}",
         "method": f"{output.safe(facts.method)} with {output.safe(facts.network)} "
         f"({output.number(facts.parameters)} parameters)",
         "image size": f"{facts.image_size} x {facts.image_size} pixels",
@@ -97,17 +110,27 @@ def info_command(model: ModelFolder, step: ModelStep = None, json: AsJson = Fals
     console.print(table)
 
 
-def _row(entry: "HistoryEntry") -> list[str]:
+def history_titles(width: int) -> list[str]:
+    """The columns of a history that a terminal of this width has room for."""
+    widths = dict(_WIDTHS)
+    for title in _LEFT_OUT:
+        if sum(widths.values()) + 2 * len(widths) <= width:
+            break
+        del widths[title]
+    return [*widths]
+
+
+def _row(entry: "HistoryEntry") -> dict[str, str]:
     update = entry.update
-    return [
-        "→" if entry.current else "",
-        str(entry.step),
-        "-" if entry.parent is None else str(entry.parent),
-        output.safe(entry.when.replace("T", " ").removesuffix("+00:00") + " UTC"),
-        output.safe(output.update_text(update, most=2)),
-        output.number(len(update.classes)),
-        output.percent(update.after.new),
-        output.percent(update.after.old),
-        output.percent(update.after.all),
-        output.number(update.seconds),
-    ]
+    return {
+        "": "→" if entry.current else "",
+        "step": str(entry.step),
+        "from": "-" if entry.parent is None else str(entry.parent),
+        "when": output.local_time(entry.when),
+        _TEXT: output.safe(output.update_text(update, most=2)),
+        "classes": output.number(len(update.classes)),
+        "new %": output.percent(update.after.new),
+        "old %": output.percent(update.after.old),
+        "all %": output.percent(update.after.all),
+        "seconds": output.number(update.seconds),
+    }

@@ -65,7 +65,7 @@ Epochs = Annotated[
 Override = Annotated[
     list[str] | None,
     option(
-        "Change any setting, such as memory.per_class=10. Overrides options and files; repeatable.",
+        "Change any setting, such as augment.flip=false. Overrides options and files; repeatable.",
         "--override",
         "-o",
         panel=SETTINGS,

@@ -228,4 +228,4 @@ def _suggestion(name: str) -> str:
     near = difflib.get_close_matches(name.partition(":")[0].lower(), SOURCES, n=1)
     if not near:
         return f"choose one of {usages}"
-    return f"the nearest of {usages} is {SOURCES[near[0]].usage}"
+    return f"did you mean {SOURCES[near[0]].usage}? There are {usages}"

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -56,6 +57,14 @@ def safe(name: str | Path) -> str:
 def number(value: float) -> str:
     """A whole number: 1,797."""
     return f"{value:,.0f}"
+
+
+def local_time(when: str) -> str:
+    """A time in ISO 8601 as date and minute here: 2026-01-31 14:05."""
+    try:
+        return datetime.fromisoformat(when).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError):
+        return safe(when)
 
 
 def count(value: int, noun: str, plural: str = "") -> str:

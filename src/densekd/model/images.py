@@ -70,6 +70,11 @@ def check_learnable(
             f"{source} has no new class; this model was trained by a method, so it can only learn "
             "more about known classes together with a new one."
         )
+    if len({*names, *known}) == 1:
+        logger.warning(
+            "A model of one class takes nearly every image for %r; teach it another class, too.",
+            *names,
+        )
     warn_if_alike(names, known)
 
 

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Sequence
-from datetime import datetime
 
 from densekd.display import output
 from densekd.jobs.events import JobProgress
@@ -227,7 +226,7 @@ def _history_row(entry: HistoryEntry) -> str:
     button = f"<button data-step='{entry.step}'>Go to step {entry.step}</button>"
     cells = (
         f"{entry.step}{since}",
-        _local_time(entry.when),
+        html.escape(output.local_time(entry.when)),
         _update_text(update),
         f"{update.images:,}",
         old,
@@ -241,13 +240,6 @@ def _history_row(entry: HistoryEntry) -> str:
 def _short_list(names: Sequence[str]) -> str:
     """The first few names, and the number of the rest; there are none if all were erased."""
     return html.escape(output.name_list(names, _MAX_NAMES)) or "(erased)"
-
-
-def _local_time(when: str) -> str:
-    try:
-        return datetime.fromisoformat(when).astimezone().strftime("%Y-%m-%d %H:%M")
-    except (ValueError, OverflowError):
-        return html.escape(when)
 
 
 def _bar(label: str, share: float, kind: str) -> str:

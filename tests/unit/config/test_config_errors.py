@@ -164,7 +164,7 @@ def test_a_wrong_value_is_told_what_it_may_be(tree: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"data": {"source": "cifar"}}, "data: There is no source 'cifar'; the nearest of "),
+        ({"data": {"source": "cifar"}}, "data: There is no source 'cifar'; did you mean cifar10"),
         ({"data": {"source": "folder"}}, "data: folder must say which; write it as folder:PATH."),
         ({"method": {"name": "rdk"}}, "method: There is no method 'rdk'; did you mean rdkd?"),
         (

@@ -145,9 +145,12 @@ def test_hub(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("cifar-100", r"no source 'cifar-100'; the nearest of digits, .* hub:NAME is cifar100\.$"),
-        ("CIFAR10", r"no source 'CIFAR10'; the nearest of .* is cifar10\.$"),
-        ("imagnet:/data", r"the nearest of .* is imagenet:PATH\.$"),
+        (
+            "cifar-100",
+            r"no source 'cifar-100'; did you mean cifar100\? There are digits, .* hub:NAME\.$",
+        ),
+        ("CIFAR10", r"no source 'CIFAR10'; did you mean cifar10\?"),
+        ("imagnet:/data", r"did you mean imagenet:PATH\?"),
         ("x" * 5000, r"no source 'x+'; choose one of"),
         ("xyzzy", r"no source 'xyzzy'; choose one of digits, .*, hub:NAME\.$"),
         ("set.npz", r"write npz:set\.npz for the file"),

@@ -206,10 +206,24 @@ def test_a_class_with_one_image_is_learned_without_forgetting(tmp_path: Path) ->
     )
 
 
-def test_every_update_may_have_a_single_class(tmp_path: Path) -> None:
+def test_every_update_may_have_a_single_class(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     teach_model(tmp_path / "model", fill(tmp_path / "images", {"red": 1}), options(epochs=1))
+    assert "one class takes nearly every image for 'red'" in caplog.text
+    caplog.clear()
     teach_model(tmp_path / "model", fill(tmp_path / "images", {"blue": 6}), options(epochs=1))
     assert TrainedModel.open(tmp_path / "model").classes == ("red", "blue")
+    assert "one class" not in caplog.text
+
+
+@pytest.mark.parametrize("network", [None, "resnet8"])
+def test_options_that_rule_out_a_pretrained_network_are_told(
+    network: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = fill(tmp_path / "images", {"red": 4, "blue": 4})
+    preview(tmp_path / "new", images, TeachOptions(epochs=1, image_size=8, network=network))
+    assert ("Without them, the model gets a pretrained network" in caplog.text) == (not network)
 
 
 def test_a_repeated_update_does_nothing(model: Path, tmp_path: Path) -> None:

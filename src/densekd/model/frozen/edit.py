@@ -211,7 +211,11 @@ def _class_photos(model: FrozenModel, classes: Sequence[str]) -> Tensor:
     for name in classes:
         if name not in model.classes:
             near = get_close_matches(name, model.classes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "`densekd info` lists its classes."
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"`densekd info {model.folder}` lists them."
+            )
             raise ValueError(f"{model.folder} knows no class {name!r}; {hint}")
     ranks = torch.tensor([model.classes.index(name) for name in classes], dtype=torch.int64)
     return torch.isin(model.labels, ranks)

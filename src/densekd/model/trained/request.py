@@ -72,6 +72,12 @@ class TrainedRequest(UpdateRequest):
         per_epoch = _images_per_epoch(images, settings)
         config = with_schedule(settings, part, options, per_epoch, len(images.new_classes))
         asked = _digest(images, options)
+        if model is None and options.network is None:
+            logger.warning(
+                "The epochs, image size, method or settings given make a network that is trained "
+                "on these images alone. Without them, the model gets a pretrained network, which "
+                "usually recognises more."
+            )
         if model is not None and not options.trains:
             logger.warning(
                 "The network of %s was trained on its own images only. A new model on a pretrained "

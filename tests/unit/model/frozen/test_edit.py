@@ -163,7 +163,7 @@ def test_names_that_are_taken_or_unknown(model: Path) -> None:
         rename_class(model, "red", "green")
     with pytest.raises(ValueError, match="knows no class 'rad'; did you mean 'red'"):
         rename_class(model, "rad", "other")
-    with pytest.raises(ValueError, match="knows no class 'x'; `densekd info` lists"):
+    with pytest.raises(ValueError, match=rf"knows no class 'x'; `densekd info {model}` lists"):
         forget(model, ["red", "x"])
     with pytest.raises(ValueError, match="knows no class 'x'"):
         merge_classes(model, "red", "x")
