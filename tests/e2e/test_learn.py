@@ -203,6 +203,7 @@ def test_errors_are_one_sentence(model: Path, tmp_path: Path) -> None:
         "learn", model, fill(images, {"7": 6}), "-o", "memory.perclass=3"
     )
     assert "There is no model in" in refused("predict", tmp_path, images)
+    assert "is no folder of one model, run or sweep" in refused("check", tmp_path)
     (tmp_path / "empty").mkdir()
     assert "There is no image in" in refused("predict", model, tmp_path / "empty")
     assert "either --json or --csv" in refused("predict", model, images, "--json", "--csv")

@@ -133,8 +133,8 @@ class Store:
         pointer = self.pointer()
         if pointer is None:
             raise ValueError(
-                f"There is no model in {self.folder}; `densekd learn {self.folder} FOLDER` makes "
-                "one from a folder with a sub-folder of images for each class."
+                f"There is no model in {self.folder}; check its name. `densekd learn {self.folder} "
+                "FOLDER` makes one from a folder with a sub-folder of images for each class."
             )
         return pointer
 

@@ -148,7 +148,9 @@ def test_undo_and_another_branch(model: Path, tmp_path: Path) -> None:
 
 def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
     for call in (TrainedModel.open, history, undo):
-        with pytest.raises(ValueError, match=r"There is no model in .*; `densekd learn .* makes"):
+        with pytest.raises(
+            ValueError, match=r"There is no model in .*; check its name. `densekd learn"
+        ):
             call(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
