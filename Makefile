@@ -36,7 +36,7 @@ demo: .venv-demo/installed ## Learn digits by three methods, and compare them.
 	done
 	.venv-demo/bin/densekd compare runs/demo --plot runs/demo/comparison.png
 
-test: .venv/installed ## Run all tests (8 to 20 minutes on two cores).
+test: .venv/installed ## Run all tests (7 to 20 minutes on two cores).
 	$(PYTEST) --numprocesses $(PROCESSES)
 
 test-fast: .venv/installed ## Run the tests that train nothing and open no page (about a minute).
