@@ -308,6 +308,10 @@ def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert "epochs" in refused(*out, "--epochs", "many")
     assert "no configuration file" in refused(*out, "--config", tmp_path / "none.toml")
     assert not list(tmp_path.glob("*/result.json"))
+    (tmp_path / "notes.txt").touch()
+    told = refused("run", "--out", tmp_path / "notes.txt", *SHORT)
+    assert "notes.txt" in told
+    assert "can't be used: Not a directory." in told
 
 
 def test_options_stand_for_settings() -> None:

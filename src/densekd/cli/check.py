@@ -32,10 +32,12 @@ def check_folder_command(
     from densekd.model.pointer import POINTER_FILE, step_numbers
     from densekd.runs.check import is_run_folder
 
-    is_model = step_numbers(folder) or (folder / POINTER_FILE).exists()
-    if not (is_model or is_run_folder(folder)):
+    if is_run_folder(folder):
+        found = _run(folder, repair)
+    elif step_numbers(folder) or (folder / POINTER_FILE).exists():
+        found = _model(folder, repair)
+    else:
         raise ValueError(f"{folder} is no folder of one model, run or sweep; check its name.")
-    found = _run(folder, repair) if is_run_folder(folder) else _model(folder, repair)
     for problem in found.problems:
         typer.echo(output.escape_controls(problem))
     if found.aside is not None:

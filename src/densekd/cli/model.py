@@ -18,6 +18,7 @@ _NUMBERS = ("classes", "new %", "old %", "all %", "seconds")
 _WIDTHS = {"": 1, "step": 4, "from": 4, "when": 16, _TEXT: 20}
 _WIDTHS |= {title: max(len(title), 5) for title in _NUMBERS}
 _LEFT_OUT = ("seconds", "from", "classes", "when")  # where the terminal is narrow, in this order
+_BETWEEN = 3  # characters from one column to the next
 
 
 @command("densekd history animals.model")
@@ -114,7 +115,7 @@ def history_titles(width: int) -> list[str]:
     """The columns of a history that a terminal of this width has room for."""
     widths = dict(_WIDTHS)
     for title in _LEFT_OUT:
-        if sum(widths.values()) + 2 * len(widths) <= width:
+        if sum(widths.values()) + _BETWEEN * len(widths) <= width:
             break
         del widths[title]
     return [*widths]
